@@ -133,8 +133,8 @@ class Recovery(Model):
     """Seconds after the grace period after which an unused pod on an unreachable node is deleted by force. Without it, the pod stays
     Terminating until the node returns. Its processes may still run there. 0: never."""
     rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    """The reactions to failures. The first rule that applies decides, and otherwise the exit code: Fail for 2, 93, 95, 126 and 127, Ignore
-    for 90 and 92, RestartElsewhere for 94. All others restart the group. See docs/reference/exit-codes.md."""
+    """The reactions to failures. The first rule that applies decides. Otherwise the exit code decides: Fail for 2, 93, 95, 126, 127; Ignore
+    for 90, 92; RestartElsewhere for 94; Restart for all others. See docs/reference/exit-codes.md."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`status`: everything that a decision rests on stands here or on the pods, nothing in memory alone."""
+"""`status`: it holds, together with the pods, all data for decisions. None is in memory alone."""
 
 from collections.abc import Iterable
 from datetime import datetime

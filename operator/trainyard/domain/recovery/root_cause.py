@@ -90,21 +90,21 @@ def root_cause_wait_left(cause: Cause, now: datetime) -> timedelta | None:
 
 def describe(cause: Cause, attempt: int) -> str:
     """Return the cause as a sentence for people: worker, pod, node, what happened."""
-    who, pod = f"worker {cause.index} of attempt {attempt}", cause.pod
+    subject, pod = f"worker {cause.index} of attempt {attempt}", cause.pod
     if pod is None:
-        return f"{who}: its pod is gone"
+        return f"{subject}: its pod is gone"
     where = f" on {pod.node}" if pod.node else ""
-    who = f"{who} (pod {pod.name}{where})"
+    subject = f"{subject} (pod {pod.name}{where})"
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
         if cause.culprit:
-            return f"{describe_culprit(cause.culprit)}; {who} was the first to notice: {summary(pod.exit)}"
+            return f"{describe_culprit(cause.culprit)}; {subject} was the first to notice: {summary(pod.exit)}"
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
-        text = f"{who} {how}: {summary(pod.exit)}".removesuffix(": ")
+        text = f"{subject} {how}: {summary(pod.exit)}".removesuffix(": ")
         return f"{text} (at {where})" if (where := _location(pod.exit)) else text
     why = pod.disruption or pod.issue
     verb = "was rejected by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was disrupted"
-    return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
+    return f"{subject} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{subject} {verb}"
 
 
 def summary(end: Exit) -> str:

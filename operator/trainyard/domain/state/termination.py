@@ -125,17 +125,17 @@ def headline(data: Termination, text: str) -> str:
         case Kind.HUNG:
             return _hung(data)
         case _:
-            who = _who(data)
-            return text.partition("\n")[0][:HEADLINE_CHARACTERS] or f"{who} exited with code {data.exit_code or 0}"
+            subject = _subject(data)
+            return text.partition("\n")[0][:HEADLINE_CHARACTERS] or f"{subject} exited with code {data.exit_code or 0}"
 
 
-def _who(data: Termination) -> str:
+def _subject(data: Termination) -> str:
     return "the command" if data.rank is None else f"rank {data.rank}"
 
 
 def _failed(data: Termination, text: str) -> str:
     how = f"was killed by {signal_name(data.signal)}" if data.signal else f"exited with code {data.exit_code or 0}"
-    line = f"{_who(data)} {how}"
+    line = f"{_subject(data)} {how}"
     if data.out_of_memory:
         line += f": out of memory: the kernel killed {_oom(data)}"
     elif data.signal == Signals.SIGBUS:
@@ -165,7 +165,7 @@ def _hung(data: Termination) -> str:
     usual = f" (usual step time {data.usual_step_seconds:.1f} s)" if known else ""
     others = "; all other ranks of the worker are elsewhere" if data.outlier else ""
     stalled = counted(data.stalled_seconds or 0, "second")
-    return f"{_who(data)} is hung{where}: no progress for {stalled}{after}{during}{usual}{others}"
+    return f"{_subject(data)} is hung{where}: no progress for {stalled}{after}{during}{usual}{others}"
 
 
 def signal_name(number: int) -> str:
