@@ -53,7 +53,7 @@ def _import(ctr: str, files: Sequence[BinaryIO]) -> int:
         done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
         if done.returncode:
             words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            complain(f"{file.name} was rejected by containerd: {words[-1]}")
+            complain(f"{file.name} is not an OCI archive that containerd accepts: {words[-1]}")
             return 1
     return 0
 

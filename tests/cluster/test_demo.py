@@ -14,6 +14,6 @@ def test_the_demo(cluster: Cluster) -> None:
     assert recovered
     assert int(recovered[1]) > 0
     assert float(recovered[2]) >= 0.95
-    assert re.search(r"digits +torch +Complete +3/3 +2 +1 ", said), "kubectl get tj"
+    assert re.search(r"digits +Complete +3/3 +2 +1 ", said), "kubectl get tj"
     assert "WorkerFailed" in said
     assert 'trainyard_restarts_total{cause="failure"}' in said

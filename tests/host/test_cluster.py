@@ -108,7 +108,7 @@ def test_nodes_and_pods(kubectl: Callable[..., str]) -> None:
 def test_up_again_and_another_shape() -> None:
     again = up()
     assert again.returncode == 0
-    assert "up already" in again.stdout
+    assert "already running" in again.stdout
     assert "another shape is up" in refusal(localcluster("up", "--nodes", NODES + 1))
 
 

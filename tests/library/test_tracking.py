@@ -236,7 +236,7 @@ def test_a_run_that_is_named(server: Tracker, monkeypatch: pytest.MonkeyPatch) -
     (version,) = client.search_model_versions("name = 'stored'")
     assert version.source == stored, "what the server can reach stays where it is"
     assert version.tags["trainyard.dev/commit"] == "c0ffee-dirty"
-    with pytest.raises(TrackingError, match=f"it's was not registered: MLflow at {server.url} says "):
+    with pytest.raises(TrackingError, match=f"it's was not registered: MLflow at {server.url} answered "):
         tracking._sink.register("it's", stored, record, None)
 
 

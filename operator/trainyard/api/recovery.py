@@ -112,7 +112,7 @@ class Recovery(Model):
     warm_start: bool = True
     """Whether the agent keeps a process with the imports of a Python program loaded, and restarts the ranks from it."""
     max_restarts: int = Field(default=10, ge=0, le=10_000)
-    """The number of failures after which the job restarts; the next failure fails it. Disruptions (deleted, evicted or preempted pods,
+    """How many failures restart the job; the next one fails it. Disruptions (deleted, evicted or preempted pods,
     lost nodes) and resizes do not count."""
     max_disruptions: int | None = Field(default=None, ge=0, le=10_000)
     """The number of disruptions after which the job restarts; the next one fails it. Not set: unlimited."""
