@@ -10,7 +10,7 @@ JOBS = 3
 async def test_all_agents_report_and_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "IDLE_SECONDS", 0.1)
     monkeypatch.setattr(waiting, "HELD_SECONDS", 0.1)
-    monkeypatch.setattr(waiting, "PATIENCE", 20.0)
+    monkeypatch.setattr(waiting, "TIMEOUT_SECONDS", 20.0)
     rows = {row["what"]: row for row in await agents.measure(JOBS * agents.WORKERS, 0.5, 8)}
     assert [row.get("not_taken", 0) for row in rows.values()] == [0] * len(rows)
     assert rows["all at once"]["reports"] == 8
