@@ -296,9 +296,7 @@ def test_wrappers_are_in_no_name() -> None:
 def test_what_cannot_be_saved_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small()
     optimizer = torch.optim.AdamW(model.parameters())
-    with pytest.raises(
-        ValueError, match="4 of the optimizer's 4 parameters are not the model's: create the optimizer"
-    ):
+    with pytest.raises(ValueError, match="4 of the optimizer's 4 parameters are not the model's: create the optimizer"):
         TrainState(small(), optimizer)
     with pytest.raises(ValueError, match=r"0\.weight is in two optimizers: leave it out of one"):
         TrainState(model, [optimizer, torch.optim.SGD(model.parameters())])

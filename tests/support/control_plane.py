@@ -45,7 +45,7 @@ class RefusedError(Exception):
 
 
 def free_port() -> int:
-    """A port on loopback that nobody else is handed by chance.
+    """Return a port on loopback that no other process gets by chance.
 
     It lies below those that the kernel hands out by itself: one of these could be gone again before the server takes
     it.
@@ -118,7 +118,7 @@ class ControlPlane:
         """End the API server, politely or not, and start it again. What is stored stays.
 
         The controllers go with it: without it they lose their election, and a garbage collector that lived on would
-        take a job that was deleted and made anew in the gap for the old one.
+        take a job that was deleted and created again in the gap for the old one.
         """
         for name, signal_number in (("kube-apiserver", how), ("kube-controller-manager", signal.SIGKILL)):
             process = self._running.pop(name)
@@ -130,7 +130,7 @@ class ControlPlane:
         self._run("kube-controller-manager", self._controller_manager())
 
     def back_up(self) -> None:
-        """Keep what is stored as it is now. Nobody gets an answer meanwhile."""
+        """Save the stored data as they are now. No request gets an answer meanwhile."""
         self.stop()
         shutil.copytree(self._data, self._copy)
         self._start_again()
@@ -153,7 +153,7 @@ class ControlPlane:
     def call(
         self, method: str, path: str, body: Json | None = None, content: str = "application/json", user: str = ""
     ) -> Any:
-        """One request as the administrator, or as somebody else. Raises RefusedError, or URLError where nobody
+        """Send a request as the administrator, or as another user. Raises RefusedError, or URLError where no server
         answers.
         """
         headers = {"Authorization": f"Bearer {self.token(ADMIN)}", "Content-Type": content}
@@ -162,7 +162,7 @@ class ControlPlane:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.server + path, data, headers, method=method)  # noqa: S310 - our own server
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self.tls()) as answer:  # noqa: S310 - likewise
+            with urllib.request.urlopen(request, timeout=30, context=self.tls()) as answer:  # noqa: S310 - a URL of ours
                 text = answer.read()
         except urllib.error.HTTPError as error:
             raise RefusedError(error.code, error.read().decode(errors="replace")) from error

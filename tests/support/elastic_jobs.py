@@ -23,8 +23,8 @@ def change_pod(scene: Scene, index: int, agent: AgentView | None = None, **field
     newest = max(pod.attempt for pod in scene.pods if pod.index == index)
     uid = f"pod-{index}-{newest}"
     pods = tuple(replace(pod, **fields) if pod.uid == uid else pod for pod in scene.pods)
-    heard = {**(scene.agents or {}), **({uid: agent} if agent else {})}
-    return replace(scene, pods=pods, agents=heard)
+    agents = {**(scene.agents or {}), **({uid: agent} if agent else {})}
+    return replace(scene, pods=pods, agents=agents)
 
 
 def scheduled(scene: Scene, index: int, *, waiting: bool = True) -> Scene:
@@ -62,7 +62,7 @@ def shrunk(**fields: Any) -> Scene:
 
 def scaling_up() -> Scene:
     """Three train, and three that are to join have pods since second 90."""
-    return act(act(act(shrunk().wishing(replicas=6), 62), 90), 90)
+    return act(act(act(shrunk().with_spec(replicas=6), 62), 90), 90)
 
 
 def joining_ready(scene: Scene, index: int, attempt: int = 1) -> Scene:

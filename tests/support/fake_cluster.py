@@ -59,7 +59,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.version = 100
         self.compacted = 0
-        """Versions up to this one have no history: a watch from before it is told 410."""
+        """Versions up to this one have no history: a watch from before it gets 410."""
         self.graceful: set[str] = set()
         """Plurals (say "pods") whose deletion only sets a deletionTimestamp, until `finish_deletion`."""
         self.goes_at: Callable[[int], str] = lambda _: "2026-01-01T00:10:00Z"
@@ -171,7 +171,7 @@ class FakeCluster:
             count += len(orphans)
 
     def compact(self) -> None:
-        """Forget the history: watches and lists that start in the past are told 410."""
+        """Forget the history: watches and lists that start in the past get 410."""
         self._history.clear()
         self.compacted = self.version
 

@@ -17,24 +17,28 @@ SUPERVISED = {"spec": {"containers": [{"name": "main", "image": "trainer:1", "co
 
 
 def ago(seconds: float) -> datetime:
-    """The time so many seconds before NOW."""
+    """Return the time so many seconds before NOW."""
     return NOW - timedelta(seconds=seconds)
 
 
 def spec(replicas: int = 1, **fields: Any) -> TrainingJobSpec:
-    """A spec, by the names that users write."""
+    """Return a spec from fields in the names of the API."""
     return TrainingJobSpec.model_validate({"template": TEMPLATE, "replicas": replicas, **fields})
 
 
 def condition(kind: ConditionType, *, holds: bool = True, reason: str = "Because", since: datetime = NOW) -> Condition:
-    """A condition that was stored earlier."""
+    """Return a condition that was stored earlier."""
     return Condition(
-        type=kind, status="True" if holds else "False", reason=reason, message="it was said", last_transition_time=since
+        type=kind,
+        status="True" if holds else "False",
+        reason=reason,
+        message="stored earlier",
+        last_transition_time=since,
     )
 
 
 def worker(index: int, *, attempt: int = 1, workers: int = 3, **fields: Any) -> PodView:
-    """A pod that the scheduler has not seen yet."""
+    """Return a pod that the scheduler has not handled yet."""
     made: dict[str, Any] = {
         "uid": f"pod-{index}-{attempt}",
         "namespace": "lab",
@@ -51,7 +55,7 @@ def worker(index: int, *, attempt: int = 1, workers: int = 3, **fields: Any) -> 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A job with its pods at NOW. Each method gives another scene."""
+    """A job with its pods at NOW. Each method returns another scene."""
 
     spec: TrainingJobSpec
     status: TrainingJobStatus = field(default_factory=TrainingJobStatus)
@@ -65,12 +69,12 @@ class Scene:
 
     @property
     def job(self) -> JobView:
-        """The job alone."""
+        """The job without its pods."""
         return JobView(UID, "ns", "train", self.generation, 1, self.spec, self.status, self.deleting)
 
     @property
     def snapshot(self) -> Snapshot:
-        """What `plan` takes."""
+        """The input of `plan`."""
         snapshot = Snapshot(self.job, self.pods, self.has_service)
         if self.agents is None:
             return snapshot
@@ -78,22 +82,22 @@ class Scene:
 
     # The job
 
-    def wishing(self, **fields: Any) -> "Scene":
-        """The user changes the spec."""
+    def with_spec(self, **fields: Any) -> "Scene":
+        """Change the spec as a user does, which raises the generation."""
         changed = {**self.spec.model_dump(by_alias=True), **fields}
         return replace(self, spec=TrainingJobSpec.model_validate(changed), generation=self.generation + 1)
 
     def with_status(self, **fields: Any) -> "Scene":
-        """Something else was stored."""
+        """Store these fields in the status."""
         return replace(self, status=self.status.evolve(**fields))
 
-    def saying(self, *conditions: Condition) -> "Scene":
-        """Conditions were stored."""
+    def with_conditions(self, *conditions: Condition) -> "Scene":
+        """Store these conditions."""
         kept = [c for c in self.status.conditions if c.type not in {new.type for new in conditions}]
         return self.with_status(conditions=[*kept, *conditions])
 
     def started(self, attempt: int = 1, seconds_ago: float = 300) -> "Scene":
-        """An attempt was decided, and no pod of it is there."""
+        """Store a new attempt that has no pods yet."""
         begun = ago(seconds_ago)
         return self.with_status(
             attempt=attempt,
@@ -104,13 +108,13 @@ class Scene:
         )
 
     def created(self, attempt: int = 1) -> "Scene":
-        """The Service and all pods of an attempt are there, and the status says so."""
+        """Create the Service and all pods of an attempt, and store that they exist."""
         pods = tuple(worker(i, attempt=attempt, workers=self.spec.replicas) for i in range(self.spec.replicas))
         scene = replace(self.started(attempt), pods=(*self.pods, *pods), has_service=True)
         return scene.with_status(launched_attempt=attempt)
 
     def running(self, attempt: int = 1, seconds_ago: float = 30) -> "Scene":
-        """All workers of an attempt have run for so long."""
+        """Run all workers of an attempt since so many seconds."""
         scene = self.created(attempt).with_status(running_time=ago(seconds_ago))
         for index in range(self.spec.replicas):
             where = {"node": f"node{index}", "ip": f"10.0.0.{index}"}
@@ -118,17 +122,17 @@ class Scene:
         return scene
 
     def suspended(self) -> "Scene":
-        """The suspension was stored."""
-        return self.saying(condition(ConditionType.SUSPENDED)).with_status(active_since=None)
+        """Store the suspension."""
+        return self.with_conditions(condition(ConditionType.SUSPENDED)).with_status(active_since=None)
 
     def finished(self, kind: ConditionType = ConditionType.COMPLETE, seconds_ago: float = 10) -> "Scene":
-        """The end was stored."""
-        return self.saying(condition(kind)).with_status(completion_time=ago(seconds_ago), active_since=None)
+        """Store the completion."""
+        return self.with_conditions(condition(kind)).with_status(completion_time=ago(seconds_ago), active_since=None)
 
     # Its pods, those of the current attempt
 
     def pod(self, index: int, **fields: Any) -> "Scene":
-        """Something about a worker's pod is otherwise."""
+        """Change fields of a worker's pod."""
 
         def meant(pod: PodView) -> bool:
             return (pod.index, pod.attempt) == (index, self.status.created_in_attempt(index))
@@ -136,7 +140,7 @@ class Scene:
         return replace(self, pods=tuple(replace(p, **fields) if meant(p) else p for p in self.pods))
 
     def gone(self, *indexes: int) -> "Scene":
-        """Pods are there no more."""
+        """Remove pods."""
         kept = (p for p in self.pods if p.index not in indexes or p.attempt != self.status.created_in_attempt(p.index))
         return replace(self, pods=tuple(kept))
 
@@ -152,46 +156,46 @@ class Scene:
         rank: int | None = None,
         **reported: Any,
     ) -> "Scene":
-        """A worker's main container ended with an error, after this step, because of this rank; `reported`: by its agent."""
+        """Exit a worker's main container with an error, after this step, because of this rank. `reported`: fields from its agent."""
         end = Exit(ago(seconds_ago), exit_code, reason, message, step=step, rank=rank, **reported)
         return self.pod(index, phase="Failed", ended=True, running=False, ready=False, exit=end)
 
     def succeeded(self, *indexes: int, seconds_ago: float = 10) -> "Scene":
-        """Workers' main containers ended well."""
+        """Exit workers' main containers with code 0."""
         scene, end = self, Exit(ago(seconds_ago), 0, "Completed", "")
         for index in indexes:
             scene = scene.pod(index, phase="Succeeded", ended=True, running=False, ready=False, exit=end)
         return scene
 
     def deleted(self, index: int, *, seconds_ago: float = 5, grace: float = 30) -> "Scene":
-        """Somebody asked for a pod's deletion."""
+        """Request the deletion of a pod."""
         asked = ago(seconds_ago)
         by = PodIssue("Deleted", "the pod was deleted")
         return self.pod(index, disrupted_at=asked, disruption=by, deletion_time=asked + timedelta(seconds=grace))
 
     def disrupted(self, index: int, *, seconds_ago: float = 5, reason: str = "PreemptionByScheduler") -> "Scene":
-        """A pod bears the condition DisruptionTarget."""
+        """Set the condition DisruptionTarget of a pod."""
         return self.pod(index, disrupted_at=ago(seconds_ago), disruption=PodIssue(reason, "a pod of higher priority"))
 
     def rejected(self, index: int) -> "Scene":
-        """The kubelet refused a pod."""
+        """Reject a pod by its kubelet."""
         why = PodIssue("UnexpectedAdmissionError", "no device is healthy")
         return self.pod(
             index, phase="Failed", ended=True, running=False, ready=False, scheduled=True, node="node9", issue=why
         )
 
     def waiting(self, index: int, reason: str, message: str = "", *, scheduled: bool = True) -> "Scene":
-        """A pod waits, and the scheduler or the node says why."""
+        """Let a pod wait for a reason of the scheduler or the node."""
         return self.pod(index, scheduled=scheduled, running=False, issue=PodIssue(reason, message), phase="Pending")
 
     # Its agents
 
-    def attended(self, state: AgentState = AgentState.RUNNING, *indexes: int) -> "Scene":
-        """The agents of these workers, or of all, have called in the current attempt."""
+    def with_agents(self, state: AgentState = AgentState.RUNNING, *indexes: int) -> "Scene":
+        """Connect the agents of these workers, or of all, in the current attempt."""
         meant = indexes or tuple(range(self.spec.replicas))
-        return self._heard({index: AgentView(self.status.attempt, state, since=ago(200)) for index in meant})
+        return self._with_agent_views({index: AgentView(self.status.attempt, state, since=ago(200)) for index in meant})
 
-    def told_failed(
+    def reported_failed(
         self,
         index: int,
         *,
@@ -201,45 +205,47 @@ class Scene:
         seconds_ago: float = 1,
         **reported: Any,
     ) -> "Scene":
-        """The agent of a worker has told that a rank failed; the container goes on. `reported`: what else it tells."""
+        """Report a failed rank by its agent; the container still runs. `reported`: more fields of the report."""
         end = Exit(ago(seconds_ago), exit_code, "Error", message, step=step, rank=index, **reported)
-        return self._heard({index: AgentView(self.status.attempt, AgentState.FAILED, end, since=ago(200))})
+        return self._with_agent_views({index: AgentView(self.status.attempt, AgentState.FAILED, end, since=ago(200))})
 
-    def vanished(self, index: int, seconds_ago: float = 10) -> "Scene":
-        """The node of a worker has not answered for so long."""
+    def with_unreachable_node(self, index: int, seconds_ago: float = 10) -> "Scene":
+        """Make the node of a worker unreachable since so many seconds."""
         agent = AgentView(self.status.attempt, AgentState.RUNNING, left_at=ago(seconds_ago), vanished=True)
-        return self._heard({index: agent})
+        return self._with_agent_views({index: agent})
 
-    def said_good_bye(self, index: int, seconds_ago: float = 1) -> "Scene":
-        """The agent of a worker has said that all is done there."""
-        return self._heard({index: AgentView(self.status.attempt, AgentState.ENDED, reported_at=ago(seconds_ago))})
+    def reported_finished(self, index: int, seconds_ago: float = 1) -> "Scene":
+        """Report by the agent of a worker that it has finished."""
+        return self._with_agent_views(
+            {index: AgentView(self.status.attempt, AgentState.ENDED, reported_at=ago(seconds_ago))}
+        )
 
-    def hung_up(self, index: int, seconds_ago: float = 5, state: AgentState = AgentState.RUNNING) -> "Scene":
-        """The agent of a worker has closed its connection."""
+    def disconnected(self, index: int, seconds_ago: float = 5, state: AgentState = AgentState.RUNNING) -> "Scene":
+        """Close the connection of a worker's agent."""
         agent = AgentView(self.status.attempt, state, left_at=ago(seconds_ago))
-        return self._heard({index: agent})
+        return self._with_agent_views({index: agent})
 
-    def _heard(self, agents: dict[int, AgentView]) -> "Scene":
+    def _with_agent_views(self, agents: dict[int, AgentView]) -> "Scene":
         uids = {pod.index: pod.uid for pod in self.pods if pod.attempt == self.status.created_in_attempt(pod.index)}
         known = {uids[index]: agent for index, agent in agents.items() if index in uids}
         return replace(self, agents={**(self.agents or {}), **known})
 
 
 def job(replicas: int = 3, **fields: Any) -> Scene:
-    """A job that the operator has not looked at yet."""
+    """Return a job that the operator has not reconciled yet."""
     return Scene(spec(replicas, **fields))
 
 
-def told(conditions: list[Condition]) -> dict[str, tuple[bool, str]]:
-    """Conditions as {type: (holds, reason)}."""
+def summarize(conditions: list[Condition]) -> dict[str, tuple[bool, str]]:
+    """Return conditions as {type: (holds, reason)}."""
     return {c.type: (c.status == "True", c.reason) for c in conditions}
 
 
 def because(reason: str, *, holds: bool = True) -> tuple[bool, str]:
-    """One of `told`."""
+    """Return one value of `summarize`."""
     return holds, reason
 
 
 def stored(status: TrainingJobStatus) -> TrainingJobStatus:
-    """A status after a round trip through the API server."""
+    """Return a status after a round trip through the API server."""
     return TrainingJobStatus.model_validate(status.dump())

@@ -11,7 +11,7 @@ from trainyard.domain.plan import plan
 
 def running(workers: int, **spec: Any) -> Scene:
     """Return a job with so many workers, all running with their agents."""
-    return job(workers, **{"template": SUPERVISED, **spec}).running().attended()
+    return job(workers, **{"template": SUPERVISED, **spec}).running().with_agents()
 
 
 def decided(scene: Scene, seconds: float = 0) -> Plan:

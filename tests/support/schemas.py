@@ -11,7 +11,7 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 TEMPLATE: Final = "{{ .ResourceKind }}{{ .KindSuffix }}.json"
-"""How kubeconform is told of the names of the files: the kind, the first word of the group, if it has one, and the
+"""The names of the schema files, as a template for kubeconform: the kind, the first word of the group, if it has one, and the
 version."""
 PREFIX: Final = "#/definitions/"
 LOOSE: Final[Mapping[str, Json]] = {

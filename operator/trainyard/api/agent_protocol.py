@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from trainyard.api.base import MOST, MOST_ATTEMPTS
-from trainyard.api.spec import MOST_PROCESSES
+from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER
+from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
 REPORT_PATH, SYNC_PATH = "/v1/report", "/v1/sync"
 MAX_BODY_BYTES = 512 * 1024
@@ -55,9 +55,9 @@ class StopProgress:
     """Whether it was asked to exit."""
     asked: bool = False
     """Whether its ranks wait for the step after which they exit."""
-    passed: Annotated[int, Field(ge=-1, lt=MOST)] | None = None
+    passed: Annotated[int, Field(ge=-1, lt=MAX_JSON_INTEGER)] | None = None
     """The last step that one of its ranks has passed, -1 for none; None where they cannot wait."""
-    at: Annotated[int, Field(ge=0, le=MOST)] | None = None
+    at: Annotated[int, Field(ge=0, le=MAX_JSON_INTEGER)] | None = None
     """The step, as the worker knows it."""
 
 
@@ -73,22 +73,22 @@ class MeasuredReport(Part):
     checkpoint_share: Amount | None = None
     memory_bytes: Amount | None = None
     warm_bytes: Amount | None = None
-    checkpoint_step: Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)] | None = None
+    checkpoint_step: Annotated[float, Field(ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)] | None = None
     checkpoint_seconds: Amount | None = None
 
 
 class RankReport(Part):
     """How far a rank is."""
 
-    step: int | None = Field(default=None, ge=0, le=MOST)
+    step: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     phase: Literal["start", "compile", "train", "evaluate", "checkpoint"] = "train"
-    total: int | None = Field(default=None, ge=0, le=MOST)
+    total: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     loss: float | None = Field(default=None, ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)
     seconds: Amount | None = None
     """That a step usually takes."""
     own: Amount | None = None
     """That the rank itself usually works in a step, where its program reports that."""
-    first: int | None = Field(default=None, ge=0, le=MOST)
+    first: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """The first step of this attempt."""
     measured: MeasuredReport | None = None
     stack: list[Annotated[str, Field(max_length=MAX_FRAME_CHARACTERS)]] | None = Field(
@@ -102,8 +102,10 @@ class RankReport(Part):
 class Report(Part):
     """The body of `/v1/report`: how far the ranks of a worker are."""
 
-    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
-    ranks: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,7})$")], RankReport] = Field(max_length=MOST_PROCESSES)
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    ranks: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,7})$")], RankReport] = Field(
+        max_length=MAX_PROCESSES_PER_REPLICA
+    )
 
 
 class ReportAnswer(Part):
@@ -126,7 +128,7 @@ class Failure(Part):
 class SyncRequest(Part):
     """The body of `/v1/sync`: what the agent of a worker does, until it has to do something else."""
 
-    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     # In JSON it is a string.
     state: AgentState = Field(strict=False)
     failure: Failure | None = None
@@ -145,14 +147,14 @@ class SyncRequest(Part):
 class StopOrder(Part):
     """The coordinated stop of an attempt."""
 
-    step: int | None = Field(default=None, ge=0, le=MOST)
+    step: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """The step after which all ranks exit; None while it is not known."""
 
 
 class SyncAnswer(Part):
     """The answer to `/v1/sync`: the attempt that the worker belongs to, and what to do for it."""
 
-    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     run: bool
     """Whether to start the ranks."""
     environment: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""What all models of the API share: camelCase names, docs from docstrings, times in whole seconds."""
+"""The base of all models of the API: camelCase names, docs from docstrings, times in whole seconds."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
@@ -6,17 +6,17 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-MOST = 2**53
-"""The largest whole number that every reader of JSON has right; also keeps counters from being set out of reach."""
-MOST_ATTEMPTS = 10**12
-"""Far fewer: the number stands in the names of pods."""
+MAX_JSON_INTEGER = 2**53
+"""The largest whole number that every JSON reader parses exactly. The CRD limits counters to it."""
+MAX_ATTEMPT = 10**12
+"""The limit of attempt numbers. It is lower because the names of pods contain the number."""
 
 
 class Model(BaseModel):
     """A part of the custom resource.
 
-    Unknown fields are passed over here, because the API server has refused them already and an operator that was rolled
-    back must still read what a newer one stored.
+    Unknown fields are ignored: the API server has rejected those of users already, and an operator that was rolled back
+    must still read what a newer one stored.
     """
 
     model_config = ConfigDict(
@@ -41,12 +41,12 @@ class Model(BaseModel):
         return type(self).model_validate(unchanged | changes)
 
     def dump(self) -> dict[str, Any]:
-        """The JSON form, without what is not set."""
+        """Return the JSON form, without unset fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def rule(expression: str, message: str, **more: str | bool) -> dict[str, JsonValue]:
-    """A CEL rule of the CRD. `message` names the field and the fix."""
+    """Return a CEL rule of the CRD. `message` names the field and the fix."""
     return {"rule": expression, "message": message, **more}
 
 
@@ -58,7 +58,7 @@ def _whole_seconds(value: datetime) -> datetime:
 
 
 def _rfc3339(value: datetime) -> str:
-    # Not strftime: it writes the year 1, Go's zero time, without the zeros that the API server insists on.
+    # Not strftime: it writes the year 1, Go's zero time, without the zeros that the API server requires.
     return value.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -68,4 +68,4 @@ Time = Annotated[
     PlainSerializer(_rfc3339, return_type=str),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
-"""A point in time as Kubernetes writes it: UTC, whole seconds, so that what is stored equals what was decided."""
+"""A point in time as Kubernetes writes it: UTC, whole seconds, so that the stored time equals the decided one."""

@@ -8,7 +8,7 @@ KIND: Final = "TrainingJob"
 PLURAL: Final = "trainingjobs"
 
 CONTROLLER_NAME: Final = "trainyard.dev/operator"
-"""The value of `spec.managedBy` that means this operator; any other value makes it keep its hands off the job."""
+"""The value of `spec.managedBy` that means this operator; it ignores jobs with any other value."""
 
 LABEL_JOB_NAME: Final = "trainyard.dev/job-name"
 LABEL_JOB_UID: Final = "trainyard.dev/job-uid"
@@ -20,9 +20,9 @@ ANNOTATION_WORKERS: Final = "trainyard.dev/workers"
 
 ROLE_WORKER: Final = "worker"
 AUDIENCE: Final = "trainyard"
-"""What the tokens by which workers prove who they are are made for. The API server takes none of them."""
+"""The audience of the tokens with which workers authenticate. The API server accepts none of them."""
 AGENT: Final = "trainyard-agent"
-"""The agent's command, and the name of the init container and the volume that bring it into a worker."""
+"""The agent's command, and the name of the init container and the volume that inject it into a worker."""
 MAX_REPLICAS: Final = 10_000
 MAX_JOB_NAME: Final = 63 - len(f"-{ROLE_WORKER}-{MAX_REPLICAS - 1}")
 """The longest name derived from a job's is its last worker's host name, and a host name holds 63 characters."""

@@ -112,7 +112,7 @@ def structural(schema: Schema, *, defaults: bool = True) -> Schema:
     """A pydantic JSON schema as a structural one: no references, no titles, no null.
 
     The API server wants each field's type in one place, and an optional field is one that may be absent. A status has no
-    `defaults`: what nobody has said must not look as if somebody had.
+    `defaults`: a value that was never stored must not look like a stored one.
     """
     definitions = schema.get("$defs", {})
 

@@ -8,8 +8,8 @@ from trainyard.api.base import Model, rule
 from trainyard.api.constants import MAX_REPLICAS
 from trainyard.api.recovery import DAY
 
-USUAL_SECONDS: Final = 60
-MOST_SIZES: Final = 64
+DEFAULT_RESIZE_DELAY_SECONDS: Final = 60
+MAX_SIZES: Final = 64
 
 LOWEST = "(has(self.minReplicas) ? self.minReplicas : self.multipleOf)"
 HIGHEST = "(has(self.sizes) ? self.sizes[self.sizes.size() - 1] : has(self.maxReplicas) ? self.maxReplicas : self.onDemandReplicas)"
@@ -67,13 +67,13 @@ class Elastic(Model):
     multiple_of: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """The sizes between minReplicas and maxReplicas must be multiples of this."""
     sizes: list[Annotated[int, Field(ge=1, le=MAX_REPLICAS)]] | None = Field(
-        default=None, min_length=1, max_length=MOST_SIZES, json_schema_extra={"x-kubernetes-list-type": "set"}
+        default=None, min_length=1, max_length=MAX_SIZES, json_schema_extra={"x-kubernetes-list-type": "set"}
     )
     """All allowed sizes, the smallest first. Replaces minReplicas, maxReplicas and multipleOf."""
-    shrink_after_seconds: int = Field(default=USUAL_SECONDS, ge=0, le=DAY)
+    shrink_after_seconds: int = Field(default=DEFAULT_RESIZE_DELAY_SECONDS, ge=0, le=DAY)
     """Seconds to wait for unschedulable workers. Then the job continues with the largest allowed size that fits the cluster. It grows again
     when there is capacity. Needs the agent."""
-    grow_after_seconds: int = Field(default=USUAL_SECONDS, ge=5, le=DAY)
+    grow_after_seconds: int = Field(default=DEFAULT_RESIZE_DELAY_SECONDS, ge=5, le=DAY)
     """Seconds for which the group keeps a size before it grows. Requests during this time are combined into one change."""
     stop_timeout_seconds: int | None = Field(default=None, ge=2, le=DAY)
     """Seconds that the ranks may take for a checkpoint before a resize. Not set: the termination grace period of the pod

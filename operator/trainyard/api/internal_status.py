@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from trainyard.api.base import MOST, MOST_ATTEMPTS, Model, Time
+from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.constants import MAX_REPLICAS
-from trainyard.api.recovery import MOST_IN_A_WINDOW, RestartScope
+from trainyard.api.recovery import MAX_RESTARTS_IN_WINDOW, RestartScope
 
 MAX_REASON_LENGTH = 1024
 """Characters of a reason."""
@@ -15,39 +15,39 @@ MAX_REPLACEMENTS = 64
 class RestartBudget(Model):
     """Which failures still count, and whether the job makes progress between them."""
 
-    recent: list[Time] | None = Field(default=None, max_length=MOST_IN_A_WINDOW + 1)
+    recent: list[Time] | None = Field(default=None, max_length=MAX_RESTARTS_IN_WINDOW + 1)
     """With `recovery.windowSeconds`: the times of the failures that still count."""
-    forgiven: int | None = Field(default=None, ge=0, le=MOST)
+    forgiven: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """Failures that no longer count towards `recovery.maxRestarts`, because the job has made progress since."""
-    furthest_step: int | None = Field(default=None, ge=0, le=MOST)
+    furthest_step: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """The furthest step at which an attempt ended early, if the program reports its steps."""
-    at_same_step: int | None = Field(default=None, ge=0, le=MOST)
+    at_same_step: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """Failures in a row at the step of the last failure, if the program reports its steps."""
-    out_of_memory: int | None = Field(default=None, ge=0, le=MOST)
+    out_of_memory: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """Failures in a row, the last one included, that ran out of memory without progress (shared memory included: SIGBUS)."""
 
 
 class Backoff(Model):
     """The delay between attempts that end soon after they start, and the restart scope."""
 
-    count: int = Field(default=0, ge=0, le=MOST)
+    count: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """Attempts in a row that ended before all workers had run for a minute."""
     not_before: Time | None = None
     """The earliest start of the next attempt."""
     scope: RestartScope | None = None
     """The restart scope with which the current attempt started: Process, Container, Pod or Group."""
-    scope_attempts: int | None = Field(default=None, ge=0, le=MOST)
+    scope_attempts: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """Attempts in a row that started with this scope without progress."""
 
 
 class Replacement(Model):
     """A worker, or a run of workers, that got new pods while the others kept theirs."""
 
-    worker: int = Field(ge=0, le=MOST)
+    worker: int = Field(ge=0, le=MAX_JSON_INTEGER)
     """The index of the (first) worker."""
     last_worker: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
     """The index of the last worker of a run."""
-    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     """The attempt for which the pods were created."""
 
     @property
@@ -59,7 +59,7 @@ class Replacement(Model):
 class Group(Model):
     """The pods of the current attempt, if some of them are older than the attempt."""
 
-    created_in_attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    created_in_attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     """The attempt for which the pods were created."""
     size: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
     """The number of workers. Not set: an annotation of the pods holds it."""
@@ -80,7 +80,7 @@ class Joining(Model):
     """The current number of workers of the group."""
     target_size: int = Field(ge=1, le=MAX_REPLICAS)
     """The number of workers after the join. Equal to `currentSize` while the pods of a cancelled join are deleted."""
-    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     """The attempt in the names of the joining pods: the one that ran when they were requested."""
     ready_since: Time | None = None
     """The time since which some joining workers are ready and wait for the others."""
@@ -91,7 +91,7 @@ class Joining(Model):
 class Rendezvous(Model):
     """The address at which the workers of an attempt meet, if some of their pods are older than the attempt."""
 
-    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     """The attempt. While it is not the current one, all workers wait for each other."""
     address: str = Field(max_length=256)
     """The address of worker 0."""
@@ -100,13 +100,13 @@ class Rendezvous(Model):
 class CoordinatedStop(Model):
     """A stop of the current attempt after one step that all ranks agree on, so that each writes its part of a checkpoint."""
 
-    attempt: int = Field(ge=1, le=MOST_ATTEMPTS)
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     """The attempt that stops."""
     time: Time
     """The time of the request."""
     reason: str = Field(default="", max_length=MAX_REASON_LENGTH)
     """Why the stop was requested, for people."""
-    step: int | None = Field(default=None, ge=0, le=MOST)
+    step: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """The step after which all ranks stop. Not set until the ranks have agreed on it."""
 
 
@@ -125,13 +125,13 @@ class InternalStatus(Model):
     """The address at which the workers of such an attempt meet, once all of them are ready."""
     coordinated_stop: CoordinatedStop | None = None
     """The stop that all ranks make after the same step: a worker leaves, the job is suspended, or its size changes."""
-    launched_attempt: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
+    launched_attempt: int = Field(default=0, ge=0, le=MAX_ATTEMPT)
     """The last attempt whose pods were all created. From then on a missing pod is a disruption."""
     attempt_start_time: Time | None = None
     """The time of the decision to start the current attempt."""
     active_since: Time | None = None
     """The time since which the job has been active without a suspension."""
-    active_seconds: int = Field(default=0, ge=0, le=MOST)
+    active_seconds: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """Seconds that the job was active before that."""
     backoff: Backoff = Backoff()
     """The delay between attempts, and the restart scope."""

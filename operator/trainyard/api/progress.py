@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from trainyard.api.base import MOST, MOST_ATTEMPTS, Model, Time
+from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 
-MOST_STRAGGLERS = 16
+MAX_STRAGGLERS = 16
 """The most ranks that are listed. With more of them, the ranks are not the cause."""
 
 
@@ -34,7 +34,7 @@ class MeasuredProgress(Model):
 class Checkpointed(Model):
     """The newest complete checkpoint, as programs with the training library report it."""
 
-    step: int = Field(ge=0, le=MOST)
+    step: int = Field(ge=0, le=MAX_JSON_INTEGER)
     """The last step in the checkpoint. A recovery continues from there."""
     seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Seconds that it took to store. The training continues meanwhile."""
@@ -45,9 +45,9 @@ class Checkpointed(Model):
 class Progress(Model):
     """The progress of the training, as its program reports it to the agent (`trainyard_agent.progress`)."""
 
-    step: int | None = Field(default=None, ge=0, le=MOST)
+    step: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """The last step that all reporting ranks have finished."""
-    total_steps: int | None = Field(default=None, ge=0, le=MOST)
+    total_steps: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """The last step of the training."""
     percent: int | None = Field(default=None, ge=0, le=100)
     """`step` as a share of `totalSteps`, in percent, rounded down."""
@@ -72,7 +72,7 @@ class Progress(Model):
 class Straggler(Model):
     """A rank whose step time is at least 1.5 times the median of the group."""
 
-    rank: int = Field(ge=0, le=MOST)
+    rank: int = Field(ge=0, le=MAX_JSON_INTEGER)
     """The rank."""
     pod: str = Field(max_length=253)
     """The pod in which it runs."""
@@ -91,14 +91,14 @@ class Straggler(Model):
 class LostSeconds(Model):
     """Active seconds that were not productive, by cause."""
 
-    startup: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    startup: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """Until the first step of the job started, attempts without a step included."""
-    recovery: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    recovery: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """From the last reported step of an attempt to the first step of the next: detection, restart, loading of the checkpoint. Steps that
     an agent could not report any more count here too, usually those of five seconds."""
-    repeated: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    repeated: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """Steps that were repeated, because they came after the checkpoint from which training continued."""
-    other: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    other: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """The remaining time of attempts that trained: checkpoints, evaluation, slow steps, waiting for data, and the time after the last step."""
 
 
@@ -108,15 +108,15 @@ class Goodput(Model):
     ratio: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     """Productive seconds divided by accounted seconds, from 0 to 1. Time since the last reported step is not accounted yet. It is accounted
     with the next step, or when the job finishes or is suspended."""
-    productive_seconds: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    productive_seconds: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """Seconds of steps that were done for the first time, each at the usual step time (`progress.stepSeconds`)."""
     lost_seconds: LostSeconds = LostSeconds()
     """The other seconds. Together they are all active seconds up to `accountedSeconds`, or since the operator first counted them."""
-    accounted_seconds: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    accounted_seconds: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """Active seconds of the job, without suspensions, at the last reported step."""
-    furthest_step: int = Field(default=0, ge=0, le=MOST)
+    furthest_step: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """The furthest step of all attempts. Each step up to it has counted once. A program that counts from 0 again repeats them."""
-    attempt: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
+    attempt: int = Field(default=0, ge=0, le=MAX_ATTEMPT)
     """The attempt of the last accounted step; 0 if there is none."""
-    step: int = Field(default=0, ge=0, le=MOST)
+    step: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """The last accounted step."""

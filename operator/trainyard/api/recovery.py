@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 from trainyard.api.base import Model, rule
 
 DAY = 24 * 3600
-MOST_IN_A_WINDOW = 1000
+MAX_RESTARTS_IN_WINDOW = 1000
 """The most failure times that a status holds: more would make it too large."""
 
 
@@ -86,8 +86,8 @@ class Recovery(Model):
         json_schema_extra={
             "x-kubernetes-validations": [
                 rule(
-                    f"!has(self.windowSeconds) || self.maxRestarts <= {MOST_IN_A_WINDOW}",
-                    f"maxRestarts must not be greater than {MOST_IN_A_WINDOW} where windowSeconds is set",
+                    f"!has(self.windowSeconds) || self.maxRestarts <= {MAX_RESTARTS_IN_WINDOW}",
+                    f"maxRestarts must not be greater than {MAX_RESTARTS_IN_WINDOW} where windowSeconds is set",
                     fieldPath=".maxRestarts",
                 ),
                 rule(
@@ -101,7 +101,7 @@ class Recovery(Model):
 
     agent: Agent = Agent.AUTO
     """auto: `trainyard-agent` is injected into every worker whose main container has a command. It runs the command processesPerReplica
-    times, or once if the command starts the ranks itself, as torchrun does (see docs/reference/agent.md). none: the container runs as is."""
+    times, or once if the command starts the ranks itself, as torchrun does. See docs/reference/agent.md. none: the container runs as is."""
     min_restart_scope: RestartScope = RestartScope.PROCESS
     """The cheapest restart scope that is tried. Process: the processes of the group restart in their containers. Container: the container
     of the failed worker restarts in its pod, with the pod's other containers; this needs container restart rules (Kubernetes 1.35). Pod:
@@ -133,8 +133,8 @@ class Recovery(Model):
     """Seconds after the grace period after which an unused pod on an unreachable node is deleted by force. Without it, the pod stays
     Terminating until the node returns. Its processes may still run there. 0: never."""
     rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    """The reactions to failures. The first rule that applies decides, and otherwise the exit code (see docs/reference/exit-codes.md): Fail
-    for 2, 93, 95, 126 and 127, Ignore for 90 and 92, RestartElsewhere for 94, Restart for all others."""
+    """The reactions to failures. The first rule that applies decides. Otherwise the exit code decides: Fail for 2, 93, 95, 126, 127; Ignore
+    for 90, 92; RestartElsewhere for 94; Restart for all others. See docs/reference/exit-codes.md."""
 
 
 @dataclass(frozen=True, slots=True)

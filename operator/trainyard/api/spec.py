@@ -12,19 +12,19 @@ from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 
 YEAR = 366 * DAY
-USUAL_GRACE = 30
+DEFAULT_GRACE_SECONDS = 30
 """Kubernetes' own `terminationGracePeriodSeconds`."""
-LONGEST_GRACE = YEAR
-"""The longest `terminationGracePeriodSeconds` that the operator reckons with."""
-MOST_PROCESSES = 1024
+MAX_GRACE_SECONDS = YEAR
+"""The longest `terminationGracePeriodSeconds` that the operator uses; it treats a longer one as this."""
+MAX_PROCESSES_PER_REPLICA = 1024
 """Processes of a worker: the most that an agent starts."""
-MOST_PARTS = 1024
-"""The most parts into which one dimension of a model is split."""
+MAX_PARALLELISM_DEGREE = 1024
+"""The most ranks among which one dimension of a model is split."""
 RANKS_FIT = (
-    "replicas x processesPerReplica, the number of ranks, must be a multiple of parallelism.tensor x parallelism.pipeline"
-    " x parallelism.context, the ranks that hold one copy of the model; change one of these numbers"
+    "replicas x processesPerReplica (the number of ranks) must be a multiple of parallelism.tensor x parallelism.pipeline"
+    " x parallelism.context; change one of these numbers"
 )
-"""The message of the API server; and of the operator, where only it can count the ranks."""
+"""The message of the API server, and of the operator where only the operator can count the ranks."""
 SIZES = ("sizes", "minReplicas", "maxReplicas")
 SAME_SIZES = " && ".join(
     f"has(self.elastic.{name}) == has(oldSelf.value().elastic.{name})"
@@ -82,11 +82,11 @@ class Network(Model):
 class Parallelism(Model):
     """How one copy of the model is distributed over ranks."""
 
-    tensor: int = Field(default=1, ge=1, le=MOST_PARTS)
+    tensor: int = Field(default=1, ge=1, le=MAX_PARALLELISM_DEGREE)
     """Ranks among which the matrices of each layer are split. They exchange data in each layer, so keep them within a node."""
-    pipeline: int = Field(default=1, ge=1, le=MOST_PARTS)
+    pipeline: int = Field(default=1, ge=1, le=MAX_PARALLELISM_DEGREE)
     """Stages into which the layers are divided. Each stage sends its activations to the next one."""
-    context: int = Field(default=1, ge=1, le=MOST_PARTS)
+    context: int = Field(default=1, ge=1, le=MAX_PARALLELISM_DEGREE)
     """Ranks among which each sequence is split."""
 
     @property
@@ -166,7 +166,7 @@ class TrainingJobSpec(Model):
                     " % (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context) == 0)"
                     f" || ({SCALED})",
                     "each of elastic.sizes, times processesPerReplica, must be a multiple of parallelism.tensor x parallelism.pipeline"
-                    " x parallelism.context, the ranks that hold one copy of the model; leave out the sizes that are not",
+                    " x parallelism.context; leave out the sizes that are not",
                     fieldPath=".elastic.sizes",
                     optionalOldSelf=True,
                 ),
@@ -227,8 +227,8 @@ class TrainingJobSpec(Model):
                 "x-kubernetes-int-or-string": True,
                 "x-kubernetes-validations": [
                     rule(
-                        f"type(self) == int ? (self >= 1 && self <= {MOST_PROCESSES}) : self == 'auto'",
-                        f"processesPerReplica must be a number from 1 to {MOST_PROCESSES}, or auto",
+                        f"type(self) == int ? (self >= 1 && self <= {MAX_PROCESSES_PER_REPLICA}) : self == 'auto'",
+                        f"processesPerReplica must be a number from 1 to {MAX_PROCESSES_PER_REPLICA}, or auto",
                     ),
                 ],
             },
@@ -255,4 +255,4 @@ class TrainingJobSpec(Model):
     def grace_seconds(self) -> int:
         """The termination grace period of a worker's pod, in seconds."""
         seconds = self.template["spec"].get("terminationGracePeriodSeconds")
-        return USUAL_GRACE if seconds is None else min(max(0, seconds), LONGEST_GRACE)
+        return DEFAULT_GRACE_SECONDS if seconds is None else min(max(0, seconds), MAX_GRACE_SECONDS)

@@ -1,4 +1,4 @@
-"""`status`: everything that a decision rests on stands here or on the pods, nothing in memory alone."""
+"""`status`: it holds, together with the pods, all data for decisions. None is in memory alone."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from pydantic import Field, field_validator
 from typing_extensions import override
 
-from trainyard.api.base import MOST, MOST_ATTEMPTS, Model, Time
+from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.internal_status import (
     MAX_REASON_LENGTH,
     Backoff,
@@ -19,9 +19,9 @@ from trainyard.api.internal_status import (
     Rendezvous,
     RestartBudget,
 )
-from trainyard.api.progress import MOST_STRAGGLERS, Goodput, Progress, Straggler
+from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
 
-MOST_SUSPECTS = 16
+MAX_SUSPECT_NODES = 16
 """Nodes that a job remembers. If more of them fail, the nodes are not the cause."""
 
 
@@ -80,20 +80,20 @@ class Condition(Model):
     """The reason in a sentence, for people."""
     last_transition_time: Time
     """When `status` last changed."""
-    observed_generation: int = Field(default=0, ge=0, le=MOST)
+    observed_generation: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """The generation of the spec for which the condition was set."""
 
 
 class Restarts(Model):
     """Attempts that ended early, by cause. Each attempt counts once."""
 
-    failures: int = Field(default=0, ge=0, le=MOST)
+    failures: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """A worker exited with an error, or a rule counts its disruption. Only these count towards `recovery.maxRestarts`."""
-    hangs: int | None = Field(default=None, ge=0, le=MOST)
+    hangs: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """The failures in which a rank was hung."""
-    disruptions: int = Field(default=0, ge=0, le=MOST)
+    disruptions: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """A worker was deleted, evicted, preempted, rejected by its node or lost with it. Or a rule ignores its exit."""
-    resizes: int = Field(default=0, ge=0, le=MOST)
+    resizes: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """The group was resized: `replicas` was changed, or an elastic group followed the capacity of the cluster."""
 
 
@@ -114,7 +114,7 @@ class LastFailure(Model):
     """The rank that failed first, if the agent reports it. Otherwise the worker's index, if it has one rank."""
     exit_code: int | None = None
     """The exit code of the main container. Not set for a disruption that a rule counts."""
-    step: int | None = Field(default=None, ge=0, le=MOST)
+    step: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """The last step that the rank finished, if the program reports progress."""
     reason: str
     """The reason that the node reports: Error, OOMKilled, …"""
@@ -138,7 +138,7 @@ class SuspectNode(Model):
 
     name: str = Field(max_length=253)
     """The node's name."""
-    failures: int = Field(default=1, ge=1, le=MOST)
+    failures: int = Field(default=1, ge=1, le=MAX_JSON_INTEGER)
     """The number of attempts that failed because of the node."""
     avoidance: Avoidance = Avoidance.NONE
     """How strictly later attempts avoid the node: None, Preferred or Required."""
@@ -166,7 +166,7 @@ class WorkerStatus(Model):
 class TrainingJobStatus(Model):
     """The observed state of the job, and the decisions of the operator."""
 
-    observed_generation: int = Field(default=0, ge=0, le=MOST)
+    observed_generation: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """The generation of the spec that this status describes."""
     phase: Phase = Phase.PENDING
     """The state of the job in one word, for people. Programs read the conditions."""
@@ -181,11 +181,11 @@ class TrainingJobStatus(Model):
     """Scheduled, Running, Restarting, Suspended, Stalled, Complete and Failed describe the job. Resizing: workers are joining, and what
     they wait for. ScalingLimited: `replicas` is a size that is not allowed. AgentInjected: whether the agent runs in the workers, and
     why not. Straggling: some ranks are slower than the others."""
-    attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
+    attempt: int = Field(default=1, ge=1, le=MAX_ATTEMPT)
     """The current incarnation of the group. It starts with new pods, or restarts processes in existing pods."""
-    replicas: int = Field(default=0, ge=0, le=MOST)
+    replicas: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """Worker pods that exist, terminating pods of earlier attempts included."""
-    ready_replicas: int = Field(default=0, ge=0, le=MOST)
+    ready_replicas: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """Worker pods of the current attempt that are ready, or have succeeded."""
     ready: str = "0/0"
     """Ready/desired workers, for the printed table."""
@@ -199,7 +199,7 @@ class TrainingJobStatus(Model):
     """The time at which the job finished."""
     restarts: Restarts = Restarts()
     """Attempts that ended early, by cause."""
-    restart_count: int = Field(default=0, ge=0, le=MOST)
+    restart_count: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """Restarts because of failures and disruptions, for the printed table. Resizes do not count."""
     last_failure: LastFailure | None = None
     """The last failure that was counted."""
@@ -207,7 +207,7 @@ class TrainingJobStatus(Model):
     """The progress of the training. Not set if the program does not report it, or no agent runs in the workers."""
     stragglers: list[Straggler] = Field(
         default=[],
-        max_length=MOST_STRAGGLERS,
+        max_length=MAX_STRAGGLERS,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["rank"]},
     )
     """Ranks of the current attempt that are slower than the others, 16 at most."""
@@ -216,7 +216,7 @@ class TrainingJobStatus(Model):
     the workers. It has no ratio until the time of a step is known."""
     suspect_nodes: list[SuspectNode] = Field(
         default=[],
-        max_length=MOST_SUSPECTS,
+        max_length=MAX_SUSPECT_NODES,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     """Nodes that ended attempts of the job in the last day, and how strictly the job avoids them."""

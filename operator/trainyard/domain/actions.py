@@ -1,4 +1,4 @@
-"""What a plan can ask for. A closed union: whoever carries it out must match all of it."""
+"""The actions that a plan can request: a closed union, of which the executor must match every member."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from trainyard.api.status import TrainingJobStatus
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """Make the headless Service through which workers find each other."""
+    """Create the headless Service through which workers find each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateWorker:
-    """Make the pod of a worker."""
+    """Create the pod of a worker."""
 
     index: int
     attempt: int
     workers: int
-    """How many the group has that it is made for."""
+    """The size of the group for which it is created."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete this very pod, and no other that may bear its name by then."""
+    """Delete the pod with this UID, and no later one of the same name."""
 
     name: str
     uid: str
@@ -36,12 +36,12 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class RemovePod:
-    """Take this very pod out of the API although its node has not said that it ended. Nothing else waits for that."""
+    """Delete the pod with this UID by force, although its node has not reported its end. Nothing else waits for this."""
 
     name: str
     uid: str
     note: str
-    """Why, for people."""
+    """The reason, as a sentence for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ Action = CreateService | CreateWorker | DeletePod | RemovePod | DeleteJob
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A Kubernetes event, posted once the status that it tells of is stored."""
+    """A Kubernetes event, posted once the status that it reports is stored."""
 
     type: Literal["Normal", "Warning"]
     reason: Reason
@@ -67,8 +67,8 @@ class Event:
 class Plan:
     """What to do now: carry out `actions`, store `status`, post `events`, look again after `requeue_after` seconds.
 
-    A plan that moves the job on (a new attempt, the end) holds no actions: the verdict is stored first and acted upon in
-    the next pass, from what is stored. So an operator that dies between the two counts nothing twice and forgets nothing.
+    A plan that stores a transition (a new attempt, completion) holds no actions. The next reconcile acts on the stored
+    transition. So an operator that dies between the two counts nothing twice and loses nothing.
     """
 
     status: TrainingJobStatus
@@ -78,7 +78,7 @@ class Plan:
 
 
 def whole_seconds(wait: timedelta) -> float:
-    """For `requeue_after`: rounded up, since a pass sees whole seconds, and a fraction of one would be waited for again and again."""
+    """Return the wait for `requeue_after`, rounded up: a reconcile sees whole seconds, and a fraction would be repeated."""
     return float(ceil(wait.total_seconds()))
 
 

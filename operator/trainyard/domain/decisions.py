@@ -12,7 +12,7 @@ ALL_WORKERS = "restarting all workers"
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The job fails for good."""
+    """Fail the job permanently."""
 
     reason: Reason
     message: str
@@ -23,7 +23,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The attempt is over and the next one starts."""
+    """End the current attempt and start the next one."""
 
     reason: Reason
     message: str

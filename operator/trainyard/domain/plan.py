@@ -1,7 +1,7 @@
-"""The plan for a job: an ordered story of guards, each of which settles the matter or passes it on.
+"""Plan the reconcile of a job: ordered checks, of which the first that applies decides. Pure.
 
-Level-triggered: only what is stored in the job and seen of its pods counts, never how it came to be. Planning twice from
-the same snapshot gives the same plan, and planning after the plan was carried out gives none.
+Level-triggered: the stored job and its observed pods decide, not their history. Planning twice from the same snapshot
+gives the same plan, and planning after the plan was executed gives no actions.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from trainyard.domain.progress.group_progress import last_step_of, progress
 from trainyard.domain.recovery import agent_reports, failure_policy, stored_times, suspect_nodes
 from trainyard.domain.recovery.agent_injection import image_problem
 from trainyard.domain.recovery.restart_scope import attempt_of_all_agents
-from trainyard.domain.recovery.root_cause import Cause, find_cause, settle_time_left
+from trainyard.domain.recovery.root_cause import Cause, find_cause, root_cause_wait_left
 from trainyard.domain.scaling import capacity, resize, scale_up
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, all_present, has_stopped, state
@@ -34,15 +34,15 @@ from trainyard.domain.stop import coordinated_stop, deadlines, pod_removal
 from trainyard.domain.worker_pods import delete_pods, reconcile_pods
 
 MAX_PLAUSIBLE_ATTEMPT = 1_000_000_000
-"""No job ever has so many. A pod whose name says so was not made by us, and what it says is not believed; nor are agents that do."""
+"""The operator ignores pods and agents of later attempts: no job has so many, so that it did not create them."""
 FAILED_WORKER_EXIT_TIMEOUT = timedelta(seconds=60)
-"""How long the worker that a job has failed of may take to end by itself. One whose container its node starts again never does."""
+"""How long the worker that failed the job may take to exit by itself. It never does where its node restarts its container."""
 
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
-    """What to do for a job now."""
+    """Return what to do for a job now."""
     job, status = snapshot.job, snapshot.job.status
-    # In whole seconds, as times are stored: what is decided now equals what is read later.
+    # In whole seconds, as times are stored: a decision equals what is read later.
     now = now.replace(microsecond=0)
     if not ours(job):
         return Plan(status)
@@ -53,8 +53,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return _after_the_end(snapshot, now)
     snapshot = _prepare(snapshot, now)
     job, status = snapshot.job, snapshot.job.status
-    told = [*(pod.attempt for pod in snapshot.pods), attempt_of_all_agents(snapshot)]
-    newest = max((attempt for attempt in told if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
+    attempts = [*(pod.attempt for pod in snapshot.pods), attempt_of_all_agents(snapshot)]
+    newest = max((attempt for attempt in attempts if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
     if newest > status.attempt:
         return transitions.adopt(snapshot, newest)
     if not status.holds(C.SUSPENDED) and _succeeded(snapshot):
@@ -63,13 +63,13 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         return held
     snapshot = agent_reports.merge_agent_reports(snapshot, now)
     if status.internal.active_since is None:
-        # The first look at a job needs no verdict of its own: its pods bear attempt 1, as does a status never written.
+        # The first reconcile of a job needs no transition of its own: its pods have attempt 1, as has a status never written.
         snapshot = _with_status(snapshot, transitions.start(job, now))
     return _decide(snapshot, now) or reconcile_pods(snapshot, now)
 
 
 def ours(job: JobView) -> bool:
-    """Whether this operator looks after the job at all."""
+    """Return whether this operator manages the job."""
     return job.spec.managed_by in {None, CONTROLLER_NAME}
 
 
@@ -109,7 +109,7 @@ def _decide(snapshot: Snapshot, now: datetime) -> Plan | None:
 
 
 def _before_failures(snapshot: Snapshot, now: datetime) -> Decision | None:
-    """Return what is decided whether a worker has failed or not."""
+    """Return the decision that is due whether a worker has failed or not."""
     if missed := deadlines.missed(snapshot.job, now):
         return missed
     if was := snapshot.size.resized_from:
@@ -120,16 +120,16 @@ def _before_failures(snapshot: Snapshot, now: datetime) -> Decision | None:
 
 
 def _cause_wait(cause: Cause, snapshot: Snapshot, now: datetime) -> timedelta | None:
-    """Return how much longer to wait until `cause` is known to be the first; None: it is."""
+    """Return how much longer to wait until `cause` is known to be the root cause; None: it is."""
     return (
-        settle_time_left(cause, now)
+        root_cause_wait_left(cause, now)
         or agent_reports.connect_time_left(snapshot, now)
         or agent_reports.report_time_left(snapshot, now)
     )
 
 
 def _on_failure(cause: Cause, snapshot: Snapshot, now: datetime) -> Decision:
-    """Return what follows from the root cause of a failure."""
+    """Return the decision on the root cause of a failure."""
     if snapshot.agent and (problem := image_problem(snapshot.job, cause)):
         return transitions.without_agent(problem)
     cause = replace(cause, reported_step=last_step_of(snapshot, cause.index))
@@ -137,7 +137,7 @@ def _on_failure(cause: Cause, snapshot: Snapshot, now: datetime) -> Decision:
 
 
 def _after_failures(snapshot: Snapshot, now: datetime) -> Decision | None:
-    """Return what is decided where no worker has failed."""
+    """Return the decision that is due where no worker has failed."""
     if nodes := suspect_nodes.released_nodes(snapshot.job, snapshot.current, now):
         return transitions.on_released_nodes(nodes)
     if size := capacity.feasible_size(snapshot, now):
@@ -146,14 +146,14 @@ def _after_failures(snapshot: Snapshot, now: datetime) -> Decision | None:
 
 
 def _created(snapshot: Snapshot) -> list[int]:
-    """The workers whose pods have been there: where one is missing, it was taken away."""
+    """Return the workers whose pods have existed: a missing one was deleted."""
     status = snapshot.job.status
     launched = status.internal.launched_attempt == status.attempt
     return [i for i in range(snapshot.size.desired) if launched or status.created_in_attempt(i) < status.attempt]
 
 
 def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
-    """What a common end of the ranks asks for, while the job may go on at all."""
+    """Return the plan of a coordinated stop, unless the active deadline of the job is over."""
     held = None if deadlines.overdue(snapshot.job, now) else coordinated_stop.plan_coordinated_stop(snapshot, now)
     if held is None or held.requeue_after is None:
         return held
@@ -162,7 +162,7 @@ def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
 
 
 def _paused(snapshot: Snapshot, now: datetime) -> Plan | None:
-    """What a suspension, or its end, asks for."""
+    """Return the plan of a suspension, or of a resume."""
     if not snapshot.job.spec.lifecycle.suspend:
         return transitions.resume(snapshot.job, now) if snapshot.job.status.holds(C.SUSPENDED) else None
     if not snapshot.job.status.holds(C.SUSPENDED):
@@ -173,7 +173,7 @@ def _paused(snapshot: Snapshot, now: datetime) -> Plan | None:
 
 
 def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
-    """A finished job only ever loses things: pods by `cleanPods`, itself by `ttlSecondsAfterFinished`."""
+    """Return the plan of a finished job: delete pods by `cleanPods`, and the job by `ttlSecondsAfterFinished`."""
     lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
     ttl, ended = lifecycle.ttl_seconds_after_finished, status.completion_time
     removed, waits = pod_removal.removals(snapshot, snapshot.pods, now)
@@ -182,7 +182,7 @@ def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
         if wait <= 0:
             return Plan(status, [DeleteJob(Reason.TTL_EXPIRED)])
         waits.append(wait)
-    # The agent of the worker that the job has failed of ends by itself when it hears of that: its log is what people look for.
+    # The agent of the worker that failed the job exits by itself once it receives that: people need its log.
     last, left = status.last_failure, (ended or now) + FAILED_WORKER_EXIT_TIMEOUT - now
     spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
     waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not has_stopped(p)]
@@ -203,7 +203,7 @@ def _goes(pod: PodView, policy: CleanPods, spared: str) -> bool:
 
 
 def _succeeded(snapshot: Snapshot) -> bool:
-    """Whether the group has done its work: the group as it was made, which `replicas` may have left behind."""
+    """Return whether the group has succeeded, in the size for which it was created: `replicas` may have changed since."""
     succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
-    wished = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size.current
-    return all_present(succeeded, wished)
+    needed = 1 if snapshot.job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size.current
+    return all_present(succeeded, needed)

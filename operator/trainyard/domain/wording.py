@@ -1,36 +1,36 @@
-"""Compose and shorten sentences for people: counts, and the most telling line of a log. No decision rests on any of it."""
+"""Compose and shorten sentences for people: counts, and the most telling line of a log. No decision depends on the text."""
 
 import re
 
 LONGEST = 512
 EXCEPTION = re.compile(r"\b[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b(:|$)")
-"""The line with which a Python traceback ends."""
+"""The last line of a Python traceback."""
 PREFIX = re.compile(r"^(\[(rank)?\d+\]:? ?|traceback +: )")
-"""What torch and torchrun put before each line of a rank, and before the cause in torchrun's summary."""
+"""The prefix of torch and torchrun before each line of a rank, and before the cause in torchrun's summary."""
 ADVICE = "To enable traceback see"
-"""torchrun's own words where a rank left no error file: they tell nothing of the error."""
+"""The text of torchrun where a rank left no error file: it does not describe the error."""
 EXIT_CODE = re.compile(r"exitcode +: (-?\d+)")
 NEWS_OF_NOTHING = "ChildFailedError"
-"""torchrun's own exception: it says that a rank failed, not why."""
+"""The exception of torchrun itself: it reports that a rank failed, not why."""
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
-"""Of a Python traceback."""
+"""A frame of a Python traceback."""
 BEGIN = "Traceback (most recent call last)"
 FRAMES, TRACED = 3, 4096
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
-"""In the path of a file that is none of the user's."""
+"""Matches the paths of files that are not the user's."""
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 worker`, `3 workers`."""
+    """Return the number with its noun: `1 worker`, `3 workers`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def raised_at(message: str) -> str:
-    """The innermost frames of a Python traceback, the last one first: `data.py:57 in load < train.py:12 in main`. Empty where there is none.
+    """Return the innermost frames of a Python traceback, the last one first: `data.py:57 in load < train.py:12 in main`.
 
-    Of a library's frames the innermost alone: what the user can change is told.
+    Empty where there is no traceback. Of the frames of libraries, only the innermost is shown: the user cannot change them.
     """
-    # Of exceptions that led to each other the last one.
+    # Of chained exceptions, the last one.
     last = message[max(0, message.rfind(BEGIN)) :]
     frames = [*reversed(FRAME.findall(last[-TRACED:]))]
     own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames
@@ -44,9 +44,9 @@ def headline(message: str) -> str:
     After the exception, a launcher usually prints lines of its own.
     """
     lines = [PREFIX.sub("", line.strip()) for line in message.splitlines()]
-    told = [line for line in lines if any(letter.isalnum() for letter in line)]
-    exceptions = [line for line in told if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]
-    last = next(reversed(exceptions or told), "")
+    filled = [line for line in lines if any(letter.isalnum() for letter in line)]
+    exceptions = [line for line in filled if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]
+    last = next(reversed(exceptions or filled), "")
     if last.startswith(ADVICE) and (code := EXIT_CODE.search(message)):
         return f"a training process ended with exit code {code[1]}; the log of the worker says why"
     return last[:LONGEST]

@@ -23,9 +23,9 @@ LOST_NODE_TIMEOUT = timedelta(seconds=30)
 
 
 def reconcile_pods(snapshot: Snapshot, now: datetime) -> Plan:
-    """Return the plan for an attempt that goes on: create and delete pods, open the rendezvous, report what is observed.
+    """Return the plan for an attempt that continues: create and delete pods, open the rendezvous, report what is observed.
 
-    1. Store who joins the group, before a pod is created for them. 2. Create the Service. 3. Delete the pods of earlier attempts.
+    1. Store the joining workers, before their pods are created. 2. Create the Service. 3. Delete the pods of earlier attempts.
     4. Wait for the backoff and for ranks of earlier attempts. 5. Create the workers that are missing. 6. Open the rendezvous
     once all workers are ready. 7. Create the workers that join later.
     """

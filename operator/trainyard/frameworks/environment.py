@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.api.spec import USUAL_GRACE, Framework
+from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
 from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks import torch
 from trainyard.frameworks.worker_spec import Json, Worker
@@ -82,7 +82,7 @@ def common_variables(worker: Worker) -> list[Json]:
         variables["TRAINYARD_WARM_START"] = "0"
     if (hang_timeout := worker.spec.recovery.hang_timeout_seconds) is not None:
         variables["TRAINYARD_HANG_TIMEOUT_SECONDS"] = str(hang_timeout)
-    if worker.spec.grace_seconds != USUAL_GRACE:
+    if worker.spec.grace_seconds != DEFAULT_GRACE_SECONDS:
         variables["TRAINYARD_GRACE_PERIOD_SECONDS"] = str(worker.spec.grace_seconds)
     return [{"name": name, "value": value} for name, value in variables.items()]
 

@@ -43,14 +43,14 @@ def test_a_wrong_type_is_refused() -> None:
 TABLE = [
     ([], (None, None)),
     ([condition(C.RUNNING, reason="WorkersRunning")], (None, None)),
-    ([condition(C.RUNNING, holds=False, reason="Unschedulable")], ("Unschedulable", "it was said")),
+    ([condition(C.RUNNING, holds=False, reason="Unschedulable")], ("Unschedulable", "stored earlier")),
     (
         [condition(C.RUNNING, holds=False, reason="JobFinished"), condition(C.FAILED, reason="NonRetryable")],
-        ("NonRetryable", "it was said"),
+        ("NonRetryable", "stored earlier"),
     ),
     (
         [condition(C.RUNNING, reason="WorkersRunning"), condition(C.RESIZING, reason="WorkersJoining")],
-        ("WorkersJoining", "it was said"),
+        ("WorkersJoining", "stored earlier"),
     ),
 ]
 

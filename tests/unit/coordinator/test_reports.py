@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.api.agent_protocol import MeasuredReport, Part, Refusal, Report, ReportAnswer, SyncAnswer, SyncRequest
 from trainyard.api.progress import MeasuredProgress
-from trainyard.api.spec import MOST_PROCESSES
+from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
 from trainyard.coordinator.reports import read
 from trainyard_agent.report import MEASURED
@@ -168,6 +168,6 @@ def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
 
 
 def test_number_of_ranks_is_limited() -> None:
-    ranks = {str(number): {"step": 1} for number in range(MOST_PROCESSES + 1)}
+    ranks = {str(number): {"step": 1} for number in range(MAX_PROCESSES_PER_REPLICA + 1)}
     with pytest.raises(RefusedError, match="ranks: Dictionary should have at most 1024 items"):
         read(Report, json.dumps({"attempt": 1, "ranks": ranks}).encode())

@@ -87,7 +87,7 @@ async def test_all_workers_learn_of_a_hang(coordinator: RunningCoordinator) -> N
 
 async def test_environment_describes_the_existing_group(coordinator: RunningCoordinator) -> None:
     met = {"attempt": 2, "group": Group(created_in_attempt=1), "rendezvous": Rendezvous(attempt=2, address="10.0.0.7")}
-    coordinator.scene = coordinator.scene.with_status(**met).wishing(replicas=5)
+    coordinator.scene = coordinator.scene.with_status(**met).with_spec(replicas=5)
     _, word = await call(coordinator, WAITING)
     reported = {name: word["environment"][name] for name in ("WORLD_SIZE", "PET_NNODES", "TRAINYARD_REPLICAS")}
     assert set(reported.values()) == {"3"}
@@ -178,7 +178,7 @@ async def test_worker_of_unknown_later_attempt_retries(coordinator: RunningCoord
 
 async def test_a_suspended_job_has_no_workers(coordinator: RunningCoordinator) -> None:
     waits = await held(coordinator, RUNNING)
-    coordinator.scene = coordinator.scene.saying(condition(C.SUSPENDED))
+    coordinator.scene = coordinator.scene.with_conditions(condition(C.SUSPENDED))
     decide(coordinator)
     assert (await waits)[1]["reason"] == "Replaced"
 

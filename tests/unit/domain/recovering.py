@@ -6,7 +6,7 @@ from tests.support.jobs import NOW, SUPERVISED, Scene, job, stored
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
 
-RUNS = job(3, template=SUPERVISED).running().attended()
+RUNS = job(3, template=SUPERVISED).running().with_agents()
 
 
 def after(scene: Scene) -> Scene:

@@ -31,7 +31,7 @@ def test_first_plan_creates_service_then_pods() -> None:
 
 def test_a_worker_without_others_needs_no_service() -> None:
     assert plan(job(1).snapshot, NOW).actions == [CreateWorker(0, 1, 1)]
-    grown = plan(job(1).started(attempt=2).wishing(replicas=2).snapshot, NOW)
+    grown = plan(job(1).started(attempt=2).with_spec(replicas=2).snapshot, NOW)
     assert grown.actions == [CreateService(), CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
 
@@ -155,7 +155,7 @@ class TestResize:
     """`replicas` was changed."""
 
     def test_restarts_the_group_at_no_charge(self) -> None:
-        scene = job(3).running().with_status(backoff=Backoff(count=3)).wishing(replicas=5)
+        scene = job(3).running().with_status(backoff=Backoff(count=3)).with_spec(replicas=5)
         decided = plan(scene.snapshot, NOW)
         assert decided.actions == ()
         assert (decided.status.attempt, decided.status.restarts) == (2, Restarts(resizes=1))
@@ -165,22 +165,22 @@ class TestResize:
         assert event.note == "replicas was changed from 3 to 5; restarting all workers as attempt 2"
 
     def test_is_seen_on_any_pod(self) -> None:
-        scene = job(3).running().pod(0, workers=0).wishing(replicas=2)
+        scene = job(3).running().pod(0, workers=0).with_spec(replicas=2)
         assert plan(scene.snapshot, NOW).status.restarts.resizes == 1
 
     def test_of_a_group_half_made(self) -> None:
-        scene = replace(job(3).started(), pods=(worker(0),)).wishing(replicas=2)
+        scene = replace(job(3).started(), pods=(worker(0),)).with_spec(replicas=2)
         assert plan(scene.snapshot, NOW).status.attempt == 2
 
     def test_before_any_pod_needs_no_restart(self) -> None:
-        scene = replace(job(3).started().wishing(replicas=1), has_service=True)
+        scene = replace(job(3).started().with_spec(replicas=1), has_service=True)
         decided = plan(scene.snapshot, NOW)
         assert (decided.status.attempt, decided.actions) == (1, [CreateWorker(0, 1, 1)])
 
     def test_between_attempts_needs_no_other_one(self) -> None:
-        scene = replace(job(3).running().started(attempt=2).wishing(replicas=1), pods=(), has_service=True)
+        scene = replace(job(3).running().started(attempt=2).with_spec(replicas=1), pods=(), has_service=True)
         assert plan(scene.snapshot, NOW).actions == [CreateWorker(0, 2, 1)]
 
     def test_back_again_before_anybody_looked_is_none(self) -> None:
-        scene = job(3).running().wishing(replicas=5).wishing(replicas=3)
+        scene = job(3).running().with_spec(replicas=5).with_spec(replicas=3)
         assert plan(scene.snapshot, NOW).status.attempt == 1

@@ -11,7 +11,7 @@ in repeated steps. The ratio does not change: each step that a job reaches count
 
 from datetime import datetime, timedelta
 
-from trainyard.api.base import MOST
+from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.progress import Goodput, LostSeconds, Progress
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.snapshot import Snapshot
@@ -135,4 +135,4 @@ def _summed(goodput: Goodput, productive: float, lost: LostSeconds) -> Goodput:
 
 def _rounded(seconds: float) -> float:
     """Round to milliseconds, and limit to what can be stored: the status may have been edited by hand."""
-    return min(round(seconds, 3), float(MOST))
+    return min(round(seconds, 3), float(MAX_JSON_INTEGER))

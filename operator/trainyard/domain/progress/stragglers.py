@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
-from trainyard.api.progress import MOST_STRAGGLERS, Straggler
+from trainyard.api.progress import MAX_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Event
@@ -60,7 +60,7 @@ def stragglers(snapshot: Snapshot, now: datetime) -> list[Straggler]:
         if factor >= STRAGGLER_FACTOR or (before and before.confirmed and factor > RECOVERED_FACTOR):
             slow.append(_straggler(rank, where[rank], seconds, factor, before, now))
     first = sorted(slow, key=lambda each: (not each.confirmed, each.since, -each.factor))
-    return sorted(first[:MOST_STRAGGLERS], key=lambda each: each.rank)
+    return sorted(first[:MAX_STRAGGLERS], key=lambda each: each.rank)
 
 
 def _straggler(

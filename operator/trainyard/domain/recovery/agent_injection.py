@@ -1,4 +1,4 @@
-"""Whether the agent runs the command of a job's workers, and what the status says where it cannot. Pure."""
+"""Decide whether the agent runs the command of a job's workers, and report in the status where it cannot. Pure."""
 
 from collections.abc import Sequence
 
@@ -14,23 +14,23 @@ from trainyard.domain.state.termination import Kind
 SHELL = "/bin/sh"
 """Runs the script that looks for a Python in the image."""
 NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
-"""What nodes say of a container whose first program is not in its image."""
-WITHOUT = "failures are recovered from all the same, and told by exit code and log alone"
+"""The reasons of a node for a container whose first program is not in its image."""
+WITHOUT = "recovery still works, but failures are described by exit code and log alone"
 
 
 def wants_agent(job: JobView) -> bool:
-    """Whether the agent is to be in the workers, where the operator can bring it."""
+    """Return whether the operator injects the agent into the workers, where it can."""
     return job.spec.recovery.agent is Agent.AUTO and _has_command(job) and not _is_unsupported(job.status)
 
 
 def has_agent(job: JobView, *, brought: bool) -> bool:
-    """Whether a worker that is made now has an agent: one that the operator brings, or its image's own."""
+    """Return whether a new worker has an agent: one that the operator injects, or its image's own."""
     command = job.spec.template["spec"]["containers"][0].get("command") or [""]
     return (brought and wants_agent(job)) or str(command[0]).rpartition("/")[2] == AGENT
 
 
 def image_problem(job: JobView, cause: Cause) -> str:
-    """Why the agent cannot run in this image, if that is what ended the attempt; else nothing."""
+    """Return why the agent cannot run in this image, if that ended the attempt; empty otherwise."""
     ended = cause.pod.exit if cause.pod else None
     if ended is None or ended.init_container or not wants_agent(job):
         return ""
@@ -41,19 +41,19 @@ def image_problem(job: JobView, cause: Cause) -> str:
 
 
 def cannot_run(why: str) -> ConditionUpdate:
-    """The condition of a job in whose image the agent cannot run."""
+    """Return the condition of a job in whose image the agent cannot run."""
     return condition_false(C.AGENT_INJECTED, Reason.NO_PYTHON, f"{why}, so that {AGENT} cannot run: {WITHOUT}")
 
 
 def agent_conditions(job: JobView, status: TrainingJobStatus, *, brought: bool) -> Sequence[ConditionUpdate]:
-    """What is to be said of it now. Nothing, as a rule: only where the agent is expected and cannot be there, or that was said before.
+    """Return the updates of AgentInjected: where an expected agent cannot run, or where the condition exists already.
 
-    `brought`: whether the operator has an agent to bring.
+    `brought`: whether the operator has an agent to inject.
     """
-    spoken = status.condition(C.AGENT_INJECTED) is not None
+    reported = status.condition(C.AGENT_INJECTED) is not None
     if not brought or job.spec.recovery.agent is Agent.NONE:
         why = "recovery.agent is none" if brought else "the operator is set up without an agent"
-        return [condition_false(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if spoken else []
+        return [condition_false(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if reported else []
     if not _has_command(job):
         why = f"the main container has no command that {AGENT} could run: {WITHOUT}; to have more, give it a command"
         return [condition_false(C.AGENT_INJECTED, Reason.NO_COMMAND, why)]
@@ -61,7 +61,7 @@ def agent_conditions(job: JobView, status: TrainingJobStatus, *, brought: bool) 
         return []
     return (
         [condition_true(C.AGENT_INJECTED, Reason.AGENT_INJECTED, f"{AGENT} runs the command of each worker")]
-        if spoken
+        if reported
         else []
     )
 
@@ -71,5 +71,5 @@ def _has_command(job: JobView) -> bool:
 
 
 def _is_unsupported(status: TrainingJobStatus) -> bool:
-    said = status.condition(C.AGENT_INJECTED)
-    return said is not None and said.status == "False" and said.reason == Reason.NO_PYTHON
+    stored = status.condition(C.AGENT_INJECTED)
+    return stored is not None and stored.status == "False" and stored.reason == Reason.NO_PYTHON

@@ -1,7 +1,7 @@
-"""What the agents of workers say, laid over what is seen of their pods. Pure.
+"""Merge the reports of the workers' agents into the views of their pods. Pure.
 
-A failure that an agent has told, and a worker whose node does not answer any more, look from here on like those that the API server
-tells of: one way of finding causes is enough.
+A failure that an agent reports, and a worker whose node is unreachable, then look like those that the API server reports.
+So one search for the root cause is enough.
 """
 
 from collections.abc import Callable
@@ -18,28 +18,29 @@ from trainyard.domain.state.snapshot import Exit, PodIssue, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, state
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)
-"""How long nothing is heard from a node before its worker is given up, where other workers are heard meanwhile. The kernel needs 6 to 11
-seconds to find out before that, and not the same for each connection."""
+"""How long a node may be unreachable before its worker counts as lost, while other agents are connected. The kernel needs 6 to
+11 seconds before that to close the connection, and not the same time for each."""
 ABSENT_AGENT_TIMEOUT = timedelta(seconds=12)
-"""The same where the connection was closed, by a machine that was switched off in good order, say: if the container had ended, its node
-would have told by then, and if the agent could call again, it would have."""
+"""How long an agent may be away after its connection was closed, for example by an orderly shutdown of its machine. By then
+the node would have reported an exit, and an agent that runs would have connected again."""
 AGENT_READY_TIMEOUT = timedelta(seconds=60)
-"""How long an agent may take to end its ranks: what the kernel holds back longer goes with the pod."""
+"""How long an agent may take to stop its ranks. The operator replaces the pod of one that takes longer."""
 MAX_CLOCK_SKEW = timedelta(seconds=3)
-"""By so much clocks of a cluster may differ."""
+"""The most by which clocks of a cluster differ."""
 AGENT_CONNECT_TIMEOUT = timedelta(seconds=6)
-"""How long a new leader, or one that could not let all agents in, waits for those that have not called yet, before it takes them for absent, and anybody for that of a container that has just started."""
+"""How long the leader waits for an agent to connect: after it became the leader, after it refused connections, and after the
+container of the agent started. After that the agent counts as absent."""
 
 
 def merge_agent_reports(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """The snapshot with its pods as their agents know them."""
+    """Return the snapshot with the agents' reports merged into its pods."""
     if snapshot.coordinator_up_since is None:
         return snapshot
     return replace(snapshot, pods=[_merge(snapshot, pod, now) for pod in snapshot.pods])
 
 
 def can_keep_pod(snapshot: Snapshot, pod: PodView) -> bool:
-    """Whether the next attempt can begin in this pod: its agent is there and listens, or the pod was made to wait and has yet to start."""
+    """Return whether the next attempt can start in this pod: its agent is reachable, or the pod is new and has yet to start."""
     agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
     if pod.disruption or pod.ended:
         return False
@@ -52,7 +53,7 @@ def can_keep_pod(snapshot: Snapshot, pod: PodView) -> bool:
 
 
 def is_ready(snapshot: Snapshot, pod: PodView) -> bool:
-    """Whether this worker can begin the current attempt."""
+    """Return whether this worker can start the current attempt."""
     agent = snapshot.agents.get(pod.uid)
     return (
         agent is not None
@@ -63,9 +64,9 @@ def is_ready(snapshot: Snapshot, pod: PodView) -> bool:
 
 
 def connect_time_left(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> timedelta | None:
-    """How much longer to wait for agents that have yet to call: with a new leader, or because their containers have only just started.
+    """Return how much longer to wait for agents to connect: to a new leader, or after the start of their containers.
 
-    None where there are none to come. `leavers`: for those too that are taken away.
+    None where no agent is expected. `leavers`: also wait for the agents of disrupted pods.
     """
     if snapshot.coordinator_up_since is None or not has_agent(snapshot.job, brought=snapshot.agent):
         return None
@@ -78,16 +79,16 @@ def connect_time_left(snapshot: Snapshot, now: datetime, *, leavers: bool = Fals
 
 
 def _expected_since(pod: PodView, coordinator_up_since: datetime, now: datetime) -> datetime:
-    """Since when this worker's agent could have called."""
+    """Return since when this worker's agent could have connected."""
     began = pod.running_since
-    # A node whose clock is ahead must not hold up a verdict for as long.
+    # A node whose clock is ahead must not delay a decision by the difference.
     return max(coordinator_up_since, began) if began and began - now <= MAX_CLOCK_SKEW else coordinator_up_since
 
 
 def report_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
-    """How much longer it takes until the last word on a worker that has left: that it is given up, or that it has ended well.
+    """Return how much longer to wait for the outcome of a worker whose agent has left: lost, or exited with code 0.
 
-    None where there is none. Until then nobody knows who was the first.
+    None where no outcome is pending. Until then the root cause is not known.
     """
     waits = [
         _exit_time_left(snapshot, pod, now) or _silence_left(snapshot, pod, now)
@@ -98,7 +99,7 @@ def report_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
 
 
 def waits(snapshot: Snapshot, now: datetime) -> list[float]:
-    """Seconds until a silence, or a worker that is not ready, needs a look."""
+    """Return the seconds until each timeout of an agent that is silent or not ready."""
     waits = [left for pod in snapshot.pods if not pod.ended and (left := _silence_left(snapshot, pod, now))]
     waits += [left for pod in snapshot.current if (left := _connect_time_left(snapshot, pod, now))]
     begun = _rendezvous_start(snapshot)
@@ -108,19 +109,19 @@ def waits(snapshot: Snapshot, now: datetime) -> list[float]:
 
 
 def is_lost(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
-    """Whether nothing was heard of a worker for so long, while others were heard, that its ranks cannot be in anybody's way."""
+    """Return whether the agent was silent for too long while others were connected: its ranks cannot disturb a new attempt."""
     left = _silence_left(snapshot, pod, now)
     return left is not None and left <= timedelta()
 
 
 def is_out_of_use(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
-    """Whether no rank runs in a pod that is not used any more: nothing is heard of it, or the last word was that its container starts anew."""
+    """Return whether no rank runs in a pod that is not used any more: it is lost, or its agent reported a container restart."""
     agent = snapshot.agents.get(pod.uid)
     return (agent is not None and agent.state is AgentState.RESTARTING) or is_lost(snapshot, pod, now)
 
 
 def _silence_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
-    """How much longer an agent that has left without a word may be away; None where there is none, or nobody else is heard either."""
+    """Return how much longer an agent may be silent; None where it is not, or where no other agent is connected either."""
     agent = snapshot.agents.get(pod.uid)
     if agent is None:
         return _first_contact_time_left(snapshot, pod, now)
@@ -130,7 +131,7 @@ def _silence_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta 
         or (agent.state is AgentState.RESTARTING and not agent.vanished)
     ):
         return None
-    # All at once away is our own network: what counts begins when the first is back, and when all that call are let in.
+    # If all agents are away, our own network failed: the time counts once one is back and no connection is refused.
     if snapshot.agents_connected_since is None or snapshot.coordinator_up_since is None:
         return None
     began = max(agent.left_at, snapshot.agents_connected_since, snapshot.coordinator_up_since)
@@ -138,20 +139,26 @@ def _silence_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta 
 
 
 def _first_contact_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
-    """The same of one that has not called since this process hears: with the node of the leader before, its own was lost perhaps.
+    """Return how much longer an agent may take to connect to this leader for the first time, if a worker reports a lost peer.
 
-    Others tell then that they have lost a peer. Where none does, nothing follows from it: it may not be able to call, and train.
+    Its node may have failed together with that of the previous leader. Without such a report nothing is concluded: the worker
+    may train although its agent cannot connect.
     """
-    heard, hearing = snapshot.agents_connected_since, snapshot.coordinator_up_since
-    if not pod.running or heard is None or hearing is None or not has_agent(snapshot.job, brought=snapshot.agent):
+    connected_since, up_since = snapshot.agents_connected_since, snapshot.coordinator_up_since
+    if (
+        not pod.running
+        or connected_since is None
+        or up_since is None
+        or not has_agent(snapshot.job, brought=snapshot.agent)
+    ):
         return None
     ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
     lost = any(is_consequence(end) for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
-    return ABSENT_AGENT_TIMEOUT - (now - max(heard, _expected_since(pod, hearing, now))) if lost else None
+    return ABSENT_AGENT_TIMEOUT - (now - max(connected_since, _expected_since(pod, up_since, now))) if lost else None
 
 
 def _exit_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
-    """How much longer the node of a worker that has done its work may take to tell."""
+    """Return how much longer the node may take to report the exit of a worker whose agent reported completion."""
     agent = snapshot.agents.get(pod.uid)
     if agent is None or agent.state is not AgentState.ENDED or agent.reported_at is None:
         return None
@@ -244,7 +251,7 @@ def _not_ready(pod: PodView, message: str, now: datetime) -> PodView:
 
 
 def restarts_container(status: TrainingJobStatus, pod: PodView) -> bool:
-    """Whether the container of this worker starts anew before the current attempt begins."""
+    """Return whether the container of this worker restarts before the current attempt starts."""
     return (
         status.awaiting_rendezvous
         and status.internal.group is not None
@@ -253,7 +260,7 @@ def restarts_container(status: TrainingJobStatus, pod: PodView) -> bool:
 
 
 def _connect_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta | None:
-    """How much longer the agent of a worker that joins the others may take to call, once its container runs; None where it has, or need not."""
+    """Return how much longer the agent of a new worker may take to connect once its container runs; None: it is connected or not needed."""
     joins = (
         snapshot.job.status.awaiting_rendezvous
         and pod.running
@@ -266,12 +273,12 @@ def _connect_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timed
 
 
 def _was_kept(snapshot: Snapshot, pod: PodView) -> bool:
-    """Whether it was there before this attempt. One that joins takes the time that its image and its node take."""
+    """Return whether the pod was created before this attempt. A new one may take as long as its image and its node need."""
     return pod.attempt < snapshot.job.status.attempt
 
 
 def _rendezvous_start(snapshot: Snapshot) -> datetime | None:
-    """Since when the workers that kept their pods could have been ready."""
+    """Return since when the workers that kept their pods could have been ready."""
     status = snapshot.job.status
     if not status.awaiting_rendezvous or not status.internal.attempt_start_time or not snapshot.coordinator_up_since:
         return None

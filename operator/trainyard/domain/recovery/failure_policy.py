@@ -35,7 +35,7 @@ class Failure:
     repeated: bool
     """Whether an exit code that is not counted by convention is counted because it came too often."""
     avoid_node: bool
-    """Whether a rule asks for another node, and another one can be asked for."""
+    """Whether a rule requests another node, and the job may avoid one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _disruptions_exhausted(failure: Failure, _: CountedEnd) -> Limit | None:
 
 
 def _out_of_memory(failure: Failure, end: CountedEnd) -> Limit | None:
-    """The job runs out of memory again and again, and no rule asks for a restart."""
+    """The job runs out of memory repeatedly, and no rule requests a restart."""
     if not failure.cause.counted or failure.ruling.why:
         return None
     advice = memory_advice(end.budget, failure.job.spec, failure.cause)
@@ -171,8 +171,8 @@ def _describe(failure: Failure) -> str:
     """Return the cause, the coordinated stop that it followed, and why it is counted or not."""
     status, cause = failure.job.status, failure.cause
     stop = status.stopping
-    told = "" if stop is None or stop.step is None else f"; all ranks were requested to stop after step {stop.step}"
-    return f"{describe(cause, status.attempt)}{told}{_counting_note(failure)}"
+    after = "" if stop is None or stop.step is None else f"; all ranks were requested to stop after step {stop.step}"
+    return f"{describe(cause, status.attempt)}{after}{_counting_note(failure)}"
 
 
 def _counting_note(failure: Failure) -> str:

@@ -57,7 +57,7 @@ def ignored_too_often(ruling: Ruling, status: TrainingJobStatus, cause: Cause, n
 
 
 def memory_advice(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) -> str:
-    """Return how to fix a job that runs out of memory again and again; empty while a restart may help."""
+    """Return how to fix a job that runs out of memory repeatedly; empty while a restart may help."""
     often, end = budget.out_of_memory or 0, cause.pod.exit if cause.pod else None
     if often < MAX_OUT_OF_MEMORY_FAILURES or end is None:
         return ""
@@ -68,7 +68,7 @@ def memory_advice(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) ->
     within = f" with a limit of {limit}" if limit else ""
     if end.code == SIGBUS_CODE and end.reason != "OOMKilled":
         return (
-            f"out of memory {often} times without a step further{within}, the last time of memory that was mapped: as a rule /dev/shm is full, which counts"
+            f"out of memory {often} times without a step further{within}, the last time of memory that was mapped: usually /dev/shm is full, which counts"
             f" towards resources.limits.memory of container {container['name']}; give it more, or have fewer workers load data;"
             f" a rule {{action: Restart, exitCodes: [{SIGBUS_CODE}]}} tries on"
         )

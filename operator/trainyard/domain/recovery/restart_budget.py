@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard.api.base import MOST
+from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import Recovery
 from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJobStatus
@@ -76,7 +76,7 @@ def reset_streaks(status: TrainingJobStatus) -> RestartBudget:
 
 def increment(count: int) -> int:
     """Return the count plus one. A status that was edited by hand may already hold the maximum."""
-    return min(count + 1, MOST)
+    return min(count + 1, MAX_JSON_INTEGER)
 
 
 def _with_progress(status: TrainingJobStatus, cause: Cause, now: datetime) -> RestartBudget:

@@ -1,4 +1,4 @@
-"""By what means a group starts anew: the cheapest that is possible, and the next one where it did not help. Pure."""
+"""Choose the restart scope of the next attempt: the cheapest that is possible, escalated where it did not help. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence, Set as AbstractSet
@@ -26,12 +26,12 @@ from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.wording import counted
 
 MAX_ATTEMPTS_PER_SCOPE = 2
-"""So often a scope is tried without getting further."""
+"""Attempts with one scope without progress, before recovery escalates."""
 SCOPES = tuple(RestartScope)
 FIXED_PATTERN = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
-"""What the kubelet writes into a command or a variable once, when it starts the container: in a later attempt it would be wrong."""
+"""Values that the kubelet expands once, when it starts the container: they would be wrong in a later attempt."""
 SIZE_PATTERN = re.compile(r"\$\((?:TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES)\)")
-"""Likewise, in a group of another size."""
+"""Values that would be wrong in a group of another size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,14 @@ def _next_group(
 
 
 def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
-    """The pods of an attempt with as many workers as `replicas` says now: those that stay, and new ones. And what happens to the workers, in words.
+    """Return the pods of an attempt with the desired number of workers, and what happens to the workers as a verb phrase.
 
-    None: all are made anew.
+    The group is None where all pods are created again.
     """
-    job, wished = snapshot.job, snapshot.size.desired
-    kept = {pod.index for pod in snapshot.current if pod.index < wished and _can_keep(snapshot, pod)}
-    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < wished and _can_keep(snapshot, pod)}
-    new = set(range(wished)) - kept - came.keys()
+    job, desired = snapshot.job, snapshot.size.desired
+    kept = {pod.index for pod in snapshot.current if pod.index < desired and _can_keep(snapshot, pod)}
+    came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < desired and _can_keep(snapshot, pod)}
+    new = set(range(desired)) - kept - came.keys()
     joined = not new or _can_be_joined(snapshot, new)
     group = (
         _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
@@ -134,38 +134,38 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
 
 
 def _can_keep(snapshot: Snapshot, pod: PodView) -> bool:
-    """Whether the next attempt can begin in this pod."""
+    """Return whether the next attempt can start in this pod."""
     if uses_torchrun_rendezvous(snapshot.job.spec):
         return pod.running and not (pod.disruption or pod.ended)
     return can_keep_pod(snapshot, pod)
 
 
 def _restartable(snapshot: Snapshot, index: int) -> bool:
-    """Whether the container of this worker, which keeps its pod, can start anew: its agent has to end it, and its node to start it."""
+    """Return whether the container of this worker can restart in its pod: its agent exits, and its node starts it again."""
     return any(pod.index == index and pod.restartable and pod.uid in snapshot.agents for pod in snapshot.current)
 
 
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
-    """Whether those that stay can begin together with these new ones: an agent can be told when, and torchrun meets at worker 0."""
+    """Return whether kept workers can start together with these new ones: through agents, or through torchrun at worker 0."""
     by_itself = uses_torchrun_rendezvous(snapshot.job.spec) and 0 not in new
     return by_itself or has_agent(snapshot.job, brought=snapshot.agent)
 
 
 def can_keep_pods(spec: TrainingJobSpec) -> bool:
-    """Whether a pod can belong to a group of another size than that for which it was made."""
+    """Return whether a pod can belong to a group of another size than that for which it was created."""
     return spec.recovery.min_restart_scope is not RestartScope.GROUP and not has_fixed_values(spec, SIZE_PATTERN)
 
 
 def can_join(snapshot: Snapshot) -> bool:
-    """Whether more workers could begin an attempt together with those that are there."""
+    """Return whether more workers could start an attempt together with the existing ones."""
     status = snapshot.job.status
     few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
-    heard = snapshot.coordinator_up_since is not None and has_agent(snapshot.job, brought=snapshot.agent)
-    return can_keep_pods(snapshot.job.spec) and few and heard
+    served = snapshot.coordinator_up_since is not None and has_agent(snapshot.job, brought=snapshot.agent)
+    return can_keep_pods(snapshot.job.spec) and few and served
 
 
 def has_fixed_values(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool:
-    """Whether the main container's command or environment holds what differs from attempt to attempt, or is like `also`."""
+    """Return whether the main container's command or environment holds values of one attempt, or values that match `also`."""
     main = spec.template["spec"]["containers"][0]
     words = [*(main.get("command") or ()), *(main.get("args") or ())]
     values = [variable.get("value") or "" for variable in main.get("env") or ()]
@@ -174,7 +174,7 @@ def has_fixed_values(spec: TrainingJobSpec, also: re.Pattern[str] | None = None)
 
 
 def observed_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
-    """The newest pod of each worker, and the group that they are, where not all were made for this attempt."""
+    """Return the newest pod of each worker, and their group; it is None where all were created for this attempt."""
     newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
     pods = [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
     since = min((pod.attempt for pod in pods), default=attempt)
@@ -183,9 +183,9 @@ def observed_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Gro
 
 
 def attempt_of_all_agents(snapshot: Snapshot) -> int:
-    """The attempt at which the workers say they are, where it is a later one than is stored and none says otherwise; else 0.
+    """Return the attempt that all agents report, where it is later than the stored one; else 0.
 
-    An agent speaks for its own worker. The word of one must not move the others, nor that of some while one has yet to call.
+    An agent reports for its own worker alone. So all agents must be connected and agree before the job adopts their attempt.
     """
     stored = snapshot.job.status.attempt
     newest = max((agent.attempt for agent in snapshot.agents.values()), default=0)
@@ -198,14 +198,14 @@ def attempt_of_all_agents(snapshot: Snapshot) -> int:
 
 
 def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
-    """Where those that stay need no word of ours when the next attempt begins: torchrun has them meet."""
+    """Return the status change that opens the rendezvous at once where torchrun forms the group by itself; else nothing."""
     if group is None or not uses_torchrun_rendezvous(job.spec):
         return {}
     return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
 
 
 def rendezvous_address(snapshot: Snapshot) -> str | None:
-    """The address of worker 0, where the others find it; None until it has one."""
+    """Return the address of worker 0, where the others find it; None until it has one."""
     if snapshot.size.desired == 1:
         return "localhost"
     first: PodView | None = next((pod for pod in snapshot.current if pod.index == 0), None)
@@ -213,19 +213,19 @@ def rendezvous_address(snapshot: Snapshot) -> str | None:
 
 
 def _progressed(status: TrainingJobStatus, cause: Cause, ran: timedelta) -> bool:
-    """Whether the job has got further since the attempt before: by steps where they are known, else by time."""
+    """Return whether the job has made progress since the previous attempt: by steps where they are known, else by time."""
     if cause.step is not None and status.internal.restart_budget.furthest_step is not None:
         return got_further(status.internal.restart_budget, cause)
     return ran >= (ASSUMED_PROGRESS if cause.counted else STABLE_RUN)
 
 
 def _escalated(status: TrainingJobStatus, cause: Cause, *, progressed: bool) -> RestartScope:
-    """The scope below which there is no use in trying."""
+    """Return the smallest scope that may still help after the scopes that were tried."""
     tried = status.internal.backoff.scope
     if progressed or tried is None:
         return RestartScope.PROCESS
     if tried is RestartScope.PROCESS and failures_at_step(status, cause):
-        # What breaks at one step because of a container or a node is told from a bad batch by a new pod, before `noProgressLimit` is reached.
+        # A new pod tells a faulty container or node from a bad batch, before `noProgressLimit` is reached.
         return RestartScope.POD
     if (status.internal.backoff.scope_attempts or 0) < MAX_ATTEMPTS_PER_SCOPE or tried is SCOPES[-1]:
         return tried
@@ -233,9 +233,9 @@ def _escalated(status: TrainingJobStatus, cause: Cause, *, progressed: bool) -> 
 
 
 def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None = None) -> Group | None:
-    """The pods of the next attempt, where `others` are made for which attempt, by worker; None where too many differ.
+    """Return the pods of the next attempt; None where too many were created for different attempts.
 
-    `container`: the worker whose container starts anew.
+    `others`: the attempt for which each new pod is created, by worker. `container`: the worker whose container restarts.
     """
     status, workers = snapshot.job.status, snapshot.size.desired
     replaced = status.internal.group.replacements if status.internal.group else ()
@@ -245,7 +245,7 @@ def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None 
 
 
 def _made_of(since: int, replaced: Mapping[int, int], workers: int, container: int | None = None) -> Group | None:
-    """The group; `replaced`: for which attempt other pods were made, by worker. None where too many were."""
+    """Return the group; None where it has too many replacements. `replaced`: the attempt of each replacement, by worker."""
     others: list[Replacement] = []
     for worker in sorted(w for w in replaced if w < workers):
         last = others[-1] if others else None

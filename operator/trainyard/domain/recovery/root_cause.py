@@ -1,4 +1,4 @@
-"""What ended an attempt: the first issue, not those that followed from it."""
+"""Find the root cause that ended an attempt: the first issue, not its consequences. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,50 +12,50 @@ from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.wording import headline, raised_at
 
 CONSEQUENCE_CODES = frozenset({SAVED_CODE, PEER_LOST_CODE})
-"""The exit codes of ranks that ended because of something elsewhere."""
+"""The exit codes of ranks that exited because of an event elsewhere."""
 
-SETTLE_TIME = timedelta(seconds=3)
-"""How long a victim's own cause is waited for: the node of the real one may report a moment later."""
+ROOT_CAUSE_WAIT = timedelta(seconds=3)
+"""How long to wait for the root cause after a victim has exited: its node may report a moment later."""
 
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why an attempt is over. `pod` is None where the pod is gone without a trace."""
+    """A cause for which an attempt is over. `pod` is None where the pod does not exist any more."""
 
     reason: Reason
     index: int
     pod: PodView | None
     time: datetime
     victim: bool = False
-    """Whether its message, or its exit code, says that it only lost a peer, or was asked to end."""
+    """Whether its message, or its exit code, reports a lost peer or a request to stop."""
     counted_by_rule: bool | None = None
-    """Whether it is to be charged, where a rule says so; None: an error of the program is, a disruption is not."""
+    """Whether it is counted, where a rule decides; None: an error of the program is counted, a disruption is not."""
     reported_step: int | None = None
-    """The last step that its worker has reported, for where it has left no word of its own."""
+    """The last step that its worker has reported, used where its exit names none."""
     culprit: Culprit | None = None
-    """Of a hang: the rank for which all others have waited, where another worker's agent was the first to notice."""
+    """Of a hang: the rank on which all others were blocked, where another worker's agent was the first to report it."""
 
     @property
     def failed(self) -> bool:
-        """Whether it is an error of the program, and no disruption."""
+        """Whether it is an error of the program, not a disruption."""
         return self.reason is Reason.WORKER_FAILED
 
     @property
     def step(self) -> int | None:
-        """The last step that the rank had done, where that is known."""
-        said = self.pod.exit.step if self.pod and self.pod.exit else None
-        return self.reported_step if said is None else said
+        """The last step that the rank completed, where it is known."""
+        own = self.pod.exit.step if self.pod and self.pod.exit else None
+        return self.reported_step if own is None else own
 
     @property
     def hung(self) -> bool:
-        """Whether a rank had hung."""
+        """Whether a rank was hung."""
         return self.failed and self.pod is not None and self.pod.exit is not None and self.pod.exit.code == HANG_CODE
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether memory ran out, or that which processes share."""
+        """Whether memory ran out, or shared memory."""
         end = self.pod.exit if self.pod else None
         return self.failed and end is not None and (end.reason == "OOMKilled" or end.code == SIGBUS_CODE)
 
@@ -66,9 +66,9 @@ class Cause:
 
 
 def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
-    """The cause that ended the attempt to which `pods` belong, or None where it goes on.
+    """Return the cause that ended the attempt of `pods`; None where the attempt continues.
 
-    `created`: the workers whose pods had been there, so one that is missing was taken away.
+    `created`: the workers whose pods have existed; a missing one was deleted.
     """
     causes = [c for pod in pods if (c := _cause_of(pod))]
     present = {p.index for p in pods}
@@ -77,34 +77,34 @@ def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
 
 
 def is_consequence(end: Exit) -> bool:
-    """Whether it says that it is a consequence: of a peer that was lost, or of being asked to end."""
+    """Return whether the exit is a consequence of a lost peer, or of a request to stop."""
     return end.code in CONSEQUENCE_CODES or end.peer_lost
 
 
-def settle_time_left(cause: Cause, now: datetime) -> timedelta | None:
-    """How much longer to wait before `cause` is believed to be the first, or None to believe it now."""
-    # The time is the node's own. A clock that is minutes ahead must not hold up the restart for minutes.
-    left = SETTLE_TIME - abs(now - cause.time)
+def root_cause_wait_left(cause: Cause, now: datetime) -> timedelta | None:
+    """Return how much longer to wait until `cause` counts as the root cause; None: it does now."""
+    # The time is by the node's clock. A clock that is minutes ahead must not delay the restart for minutes.
+    left = ROOT_CAUSE_WAIT - abs(now - cause.time)
     return left if cause.victim and left > timedelta() else None
 
 
 def describe(cause: Cause, attempt: int) -> str:
-    """The cause as a sentence for people: worker, pod, node, what happened."""
-    who, pod = f"worker {cause.index} of attempt {attempt}", cause.pod
+    """Return the cause as a sentence for people: worker, pod, node, what happened."""
+    subject, pod = f"worker {cause.index} of attempt {attempt}", cause.pod
     if pod is None:
-        return f"{who}: its pod is gone"
+        return f"{subject}: its pod is gone"
     where = f" on {pod.node}" if pod.node else ""
-    who = f"{who} (pod {pod.name}{where})"
+    subject = f"{subject} (pod {pod.name}{where})"
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
         if cause.culprit:
-            return f"{describe_culprit(cause.culprit)}; {who} was the first to notice: {summary(pod.exit)}"
+            return f"{describe_culprit(cause.culprit)}; {subject} was the first to notice: {summary(pod.exit)}"
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
-        told = f"{who} {how}: {summary(pod.exit)}".removesuffix(": ")
-        return f"{told} (at {where})" if (where := _location(pod.exit)) else told
+        text = f"{subject} {how}: {summary(pod.exit)}".removesuffix(": ")
+        return f"{text} (at {where})" if (where := _location(pod.exit)) else text
     why = pod.disruption or pod.issue
     verb = "was rejected by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was disrupted"
-    return f"{who} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{who} {verb}"
+    return f"{subject} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{subject} {verb}"
 
 
 def summary(end: Exit) -> str:
@@ -117,7 +117,7 @@ def _location(end: Exit) -> str:
 
 
 def describe_culprit(culprit: Culprit) -> str:
-    """Who keeps a group waiting, and where it stands."""
+    """Return which rank blocks the group, and where it is."""
     where = f" on {culprit.pod.node}" if culprit.pod.node else ""
     blocked = {
         "stopped": "is stopped by a signal",
@@ -130,7 +130,7 @@ def describe_culprit(culprit: Culprit) -> str:
 def _cause_of(pod: PodView) -> Cause | None:
     match state(pod):
         case State.FAILED if pod.exit:
-            # Who has saved its work was asked to: by what, is told in a moment.
+            # A worker that saved its work was requested to stop. The cause of that request is reported a moment later.
             return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, is_consequence(pod.exit))
         case State.DISRUPTED if pod.disruption:
             return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.disrupted_at or UNKNOWN_TIME)

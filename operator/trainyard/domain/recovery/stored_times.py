@@ -1,4 +1,7 @@
-"""Times in a status that could not be written now: of a clock that was set back since, or by hand. Nothing is waited for that long. Pure."""
+"""Derive durations from stored times, and clamp stored times that lie in the future. Pure.
+
+A clock that was set back, or an edit by hand, leaves such times. Without the limit the operator would wait for them.
+"""
 
 from datetime import datetime, timedelta
 
@@ -6,16 +9,16 @@ from trainyard.api.status import StatusChanges, TrainingJobStatus
 from trainyard.domain.recovery.suspect_nodes import SUSPECT_NODE_TTL
 
 MAX_DELAY_SECONDS = 60
-"""Seconds between two attempts."""
+"""The longest backoff between two attempts."""
 
 
 def delay_after(count: int) -> int:
-    """Seconds before the next attempt: none before the first restart, then 2, 4, 8 … 60 while attempts keep ending early."""
+    """Return the backoff in seconds: 0 before the first restart, then 2, 4, 8 … 60 while attempts keep ending early."""
     return 0 if count <= 0 else min(MAX_DELAY_SECONDS, 2 ** min(count, 10))
 
 
 def startup_began(status: TrainingJobStatus) -> datetime | None:
-    """Since when the current attempt tries to start, or None where all its workers ran already."""
+    """Return since when the current attempt has been starting; None where all its workers have run already."""
     if status.running_time or not status.internal.attempt_start_time:
         return None
     return max(
@@ -31,7 +34,7 @@ def active_time(status: TrainingJobStatus, now: datetime) -> timedelta:
 
 
 def clamp_future_timestamps(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
-    """The status with what is yet to come no later than if it were written now; the same one where nothing is."""
+    """Return the status with its times no later than if they were stored now; the same object where none is."""
     update: StatusChanges = {}
     internal = status.internal
     backoff, budget, joining, paused_since = (

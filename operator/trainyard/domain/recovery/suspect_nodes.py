@@ -1,42 +1,42 @@
-"""Nodes that hurt a job, from which its later attempts keep away for a day. Pure."""
+"""Record the nodes that caused failures of a job, which its later attempts avoid for a day. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from trainyard.api.internal_status import MAX_REASON_LENGTH
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_SUSPECTS, Avoidance, SuspectNode
+from trainyard.api.status import MAX_SUSPECT_NODES, Avoidance, SuspectNode
 from trainyard.domain.recovery.restart_budget import increment
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView, PodView
 
 SUSPECT_NODE_TTL = timedelta(hours=24)
 FAILURES_BEFORE_AVOIDANCE = 2
-"""So often has a node to be the cause before it is avoided by itself: chance failures once."""
+"""Failures of a node before it is avoided automatically: a single one may be chance."""
 HARDWARE_CODES = frozenset({128 + 11})
-"""Of a segmentation fault: bugs make them too, broken hardware makes them again in the same place. Not of a hang: all workers notice
-it at the same time, and the first to say so need not be the one that the others wait for."""
+"""The exit codes of a segmentation fault: bugs cause them too, but broken hardware causes them again on the same node. A hang is not
+one: all workers notice it at the same time, and the first to report it need not be the rank that blocks the others."""
 AGENT_SILENT = "AgentSilent"
-"""Nothing is heard of a worker, and nobody else knows of that yet: the scheduler would put its replacement there again."""
+"""The agent of a worker is silent, and the control plane has not noticed: the scheduler would place the replacement there again."""
 LOSSES = frozenset({"DeletionByTaintManager", "ContainerStatusUnknown", AGENT_SILENT})
-"""Of a node that was not heard of for too long, or that restarted."""
+"""The reasons of disruptions by a node that was unreachable for too long, or that restarted."""
 
 
 def remembered(job: JobView, now: datetime) -> list[SuspectNode]:
-    """Those that are still remembered, and count."""
+    """Return the suspect nodes that have not expired."""
     if not job.spec.recovery.avoid_nodes:
         return []
     return [node for node in job.status.suspect_nodes if now < node.until]
 
 
 def can_avoid_node(job: JobView, pod: PodView | None, now: datetime) -> bool:
-    """Whether to avoid the node of `pod` would be of use. Where all that can be remembered are avoided it is not the nodes."""
+    """Return whether the job can avoid the node of `pod`. If it already avoids the most it can record, nodes are not the cause."""
     left = len(required(remembered(job, now)))
-    return bool(job.spec.recovery.avoid_nodes and pod and pod.node and left < MOST_SUSPECTS)
+    return bool(job.spec.recovery.avoid_nodes and pod and pod.node and left < MAX_SUSPECT_NODES)
 
 
 def record_failure(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> list[SuspectNode]:
-    """The suspects after an attempt that ended because of `cause`. `elsewhere`: a rule says that its node is to be avoided."""
+    """Return the suspect nodes after an attempt that ended because of `cause`. `elsewhere`: a rule requests to avoid its node."""
     nodes, name = remembered(job, now), cause.pod.node if cause.pod else None
     if not job.spec.recovery.avoid_nodes or name is None or not (elsewhere or _is_node_failure(cause)):
         return nodes
@@ -53,11 +53,11 @@ def record_failure(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool
         name=name, failures=failures, avoidance=avoidance, reason=_reason(cause), until=now + SUSPECT_NODE_TTL
     )
     others = sorted((node for node in nodes if node.name != name), key=_weight, reverse=True)
-    return [this_node, *others[: MOST_SUSPECTS - 1]]
+    return [this_node, *others[: MAX_SUSPECT_NODES - 1]]
 
 
 def describe_avoidance(before: Sequence[SuspectNode], after: Sequence[SuspectNode]) -> str:
-    """What a verdict says of a node that is avoided from now on; nothing where there is none."""
+    """Return the part of a restart message about a node that is avoided from now on; empty where there is none."""
     stored = {(node.name, node.avoidance) for node in before}
     for node in after:
         if node.avoidance is Avoidance.NONE or (node.name, node.avoidance) in stored:
@@ -70,7 +70,7 @@ def describe_avoidance(before: Sequence[SuspectNode], after: Sequence[SuspectNod
 
 
 def released_nodes(job: JobView, pods: Sequence[PodView], now: datetime) -> list[str]:
-    """Nodes that pods which wait for a place were told to avoid always, and need not any more."""
+    """Return the nodes that unscheduled pods exclude although the job does not avoid them any more."""
     if job.status.running_time or all(pod.scheduled for pod in pods):
         return []
     still = {node.name for node in required(remembered(job, now))}
@@ -78,7 +78,7 @@ def released_nodes(job: JobView, pods: Sequence[PodView], now: datetime) -> list
 
 
 def required(nodes: Sequence[SuspectNode]) -> list[SuspectNode]:
-    """Those of them where no worker may go."""
+    """Return the nodes on which no worker may run."""
     return [node for node in nodes if node.avoidance is Avoidance.REQUIRED]
 
 

@@ -93,7 +93,7 @@ def _joining(snapshot: Snapshot, now: datetime) -> Joining:
         current_size=size.current,
         target_size=size.target,
         attempt=before.attempt if before and same else snapshot.job.status.attempt,
-        # The join timeout starts again for a smaller target, and goes on where another size was requested.
+        # The join timeout starts again for a smaller target, and continues where another size was requested.
         ready_since=since if same and not narrower else None,
         requested_size=requested,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_JOB_UID
 from trainyard.api.recovery import PEER_LOST_CODE, RESTART_CODE, SAVED_CODE
-from trainyard.api.spec import LONGEST_GRACE, TrainingJobSpec
+from trainyard.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.object_names import parse_worker_pod
 from trainyard.domain.state.snapshot import UNSCHEDULABLE, Exit, JobView, PodIssue, PodView
@@ -218,7 +218,7 @@ def _disruption(
     target = conditions.get("DisruptionTarget", {})
     disrupted = _time(target.get("lastTransitionTime")) if target.get("status") == "True" else None
     deletion = _time(metadata.get("deletionTimestamp"))
-    grace = min(metadata.get("deletionGracePeriodSeconds") or 0, LONGEST_GRACE)
+    grace = min(metadata.get("deletionGracePeriodSeconds") or 0, MAX_GRACE_SECONDS)
     deleted = deletion - timedelta(seconds=grace) if deletion else None
     if disrupted and not (deleted and deleted < disrupted):
         return disrupted, PodIssue(target.get("reason", "DisruptionTarget"), target.get("message", ""))

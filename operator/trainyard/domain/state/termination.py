@@ -1,6 +1,6 @@
 """Read the termination message of a container: one JSON line by `trainyard-agent`, then free text for people. Pure.
 
-Decisions rest on the line alone. Every other message is text without data: of a container without the agent, of an agent with another
+Decisions depend on the line alone. Every other message is text without data: of a container without the agent, of an agent with another
 version of the schema, cut by the kubelet within the line, or written by the program. A program can forge a line, since the file is
 its container's own; that may mislead the decisions on its own job, which it can end anyway, and on no other.
 
@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from trainyard.api.base import MOST
+from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.domain.wording import counted
 
 START = '{"trainyard":'
@@ -27,7 +27,7 @@ HIGHEST_RANK = 999_999_999
 HEADLINE_CHARACTERS = 512
 MIB = 1 << 20
 
-Count = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MAX_JSON_INTEGER)]
 Text = Annotated[str, Field(max_length=LINE_BYTES)]
 
 
@@ -83,7 +83,7 @@ class Termination(BaseModel):
     phase: Text = ""
     """Of a hang: the phase in which the rank makes no progress."""
     stalled_seconds: Count | None = None
-    usual_step_seconds: Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)] | None = None
+    usual_step_seconds: Annotated[float, Field(ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)] | None = None
     blocked: Literal["", "stopped", "uninterruptible"] = ""
     """Of a hang: why the rank cannot say where it is."""
     outlier: bool = False
@@ -91,7 +91,7 @@ class Termination(BaseModel):
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the worker exited because memory ran out. Of processes below the agent the node does not tell."""
+        """Whether the worker exited because memory ran out. The node does not report this for processes below the agent."""
         return self.oom_kills > 0 and (self.oom_age_seconds or 0) <= OOM_CAUSE_SECONDS
 
 
@@ -125,29 +125,29 @@ def headline(data: Termination, text: str) -> str:
         case Kind.HUNG:
             return _hung(data)
         case _:
-            who = _who(data)
-            return text.partition("\n")[0][:HEADLINE_CHARACTERS] or f"{who} exited with code {data.exit_code or 0}"
+            subject = _subject(data)
+            return text.partition("\n")[0][:HEADLINE_CHARACTERS] or f"{subject} exited with code {data.exit_code or 0}"
 
 
-def _who(data: Termination) -> str:
+def _subject(data: Termination) -> str:
     return "the command" if data.rank is None else f"rank {data.rank}"
 
 
 def _failed(data: Termination, text: str) -> str:
     how = f"was killed by {signal_name(data.signal)}" if data.signal else f"exited with code {data.exit_code or 0}"
-    told = f"{_who(data)} {how}"
+    line = f"{_subject(data)} {how}"
     if data.out_of_memory:
-        told += f": out of memory: the kernel killed {_oom(data)}"
+        line += f": out of memory: the kernel killed {_oom(data)}"
     elif data.signal == Signals.SIGBUS:
-        told += ": mapped memory is not available; usually /dev/shm is full, or a file was truncated while it was read"
+        line += ": mapped memory is not available; usually /dev/shm is full, or a file was truncated while it was read"
     elif data.exception:
-        told += f": {data.exception}"
+        line += f": {data.exception}"
     elif not data.signal and (last := text.rpartition("\n")[2].strip()):
-        told += f": {last}"
-    told = told[:HEADLINE_CHARACTERS]
+        line += f": {last}"
+    line = line[:HEADLINE_CHARACTERS]
     if data.oom_kills and not data.out_of_memory:
-        told += f" ({data.oom_age_seconds} seconds before, out of memory, the kernel killed {_oom(data)})"
-    return told
+        line += f" ({data.oom_age_seconds} seconds before, out of memory, the kernel killed {_oom(data)})"
+    return line
 
 
 def _oom(data: Termination) -> str:
@@ -165,7 +165,7 @@ def _hung(data: Termination) -> str:
     usual = f" (usual step time {data.usual_step_seconds:.1f} s)" if known else ""
     others = "; all other ranks of the worker are elsewhere" if data.outlier else ""
     stalled = counted(data.stalled_seconds or 0, "second")
-    return f"{_who(data)} is hung{where}: no progress for {stalled}{after}{during}{usual}{others}"
+    return f"{_subject(data)} is hung{where}: no progress for {stalled}{after}{during}{usual}{others}"
 
 
 def signal_name(number: int) -> str:

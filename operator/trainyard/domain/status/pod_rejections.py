@@ -1,4 +1,4 @@
-"""What the API server's refusals mean for a job, and how the status tells of them."""
+"""Report the API server's rejections in the status, and decide when to try again. Pure."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,21 +12,21 @@ from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status import transitions
 
 RETRY_AFTER = 15.0
-"""Seconds until a refused pod is tried again: a quota or a policy changes by somebody's hand, not by itself."""
+"""Seconds until a rejected pod is tried again: people change quotas and policies, so they change rarely."""
 NAMESAKE_GONE_AFTER = 3.0
-"""Seconds until a name is tried again: a deleted job of the same name takes its pods and its Service along soon."""
+"""Seconds until a name is tried again: the pods and the Service of a deleted job with the same name go soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An action that the API server did not accept, and would not accept a moment later either."""
+    """The rejection of an action by the API server that an immediate retry would not change."""
 
     reason: Reason
     message: str
 
 
 def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
-    """`plan` as it stands after one of its actions was refused."""
+    """Return the plan after the API server rejected one of its actions."""
     now = now.replace(microsecond=0)
     wait = NAMESAKE_GONE_AFTER if refusal.reason is Reason.NAME_CONFLICT else RETRY_AFTER
     wait = wait if plan.requeue_after is None else min(wait, plan.requeue_after)
@@ -35,15 +35,15 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
         # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
         decision = Fail(refusal.reason, f"no pod can be made of spec.template: {refusal.message}")
         return transitions.fail(replace(job, status=plan.status), decision, now)
-    # A group that trains goes on where those that are to join it are refused; and where only deletions are, why it does not run stays what it was.
+    # A running group continues where its joining workers are rejected. Where only deletions are, the reason of Running stays.
     joins = plan.status.internal.joining is not None and plan.status.holds(C.RUNNING)
     kind = C.STALLED if over else C.RESIZING if joins else C.RUNNING
     update = (condition_false if kind is C.RUNNING else condition_true)(kind, refusal.reason, refusal.message)
     stored = job.status.condition(update.kind)
-    # The plan may have said that all is well again. That was never stored, so nothing has changed in between.
+    # The plan may report that the job has recovered. That was never stored, so the stored condition still applies.
     others = [c for c in plan.status.conditions if c.type != update.kind]
     before = plan.status.evolve(conditions=[*others, *([stored] if stored else [])])
     status = plan.status.evolve(conditions=apply_conditions(before, [update], job.generation, now))
-    told = stored is not None and stored.reason == refusal.reason
-    events = [] if told else [Event("Warning", refusal.reason, refusal.message)]
+    reported = stored is not None and stored.reason == refusal.reason
+    events = [] if reported else [Event("Warning", refusal.reason, refusal.message)]
     return replace(plan, status=status, events=[*plan.events, *events], requeue_after=wait)

@@ -1,4 +1,4 @@
-"""What the status says of the pods that are seen: counts, conditions, the workers that are not well."""
+"""Report the observed pods in the status: counts, conditions, the workers that are not healthy. Pure."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -30,7 +30,7 @@ HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONT
 
 
 def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
-    """`plan` with what is seen of the pods in its status."""
+    """Return the plan with the observed pods in its status."""
     job, pods = snapshot.job, snapshot.current
     well = sum(p.ready or state(p) is State.SUCCEEDED for p in pods)
     update: StatusChanges = {
@@ -50,7 +50,7 @@ def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
 
 
 def _held_up(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:
-    """The event that tells what the pods wait for, once: an image, a node, a volume."""
+    """Return the event that reports what the pods wait for, once: an image, a node, a volume."""
     was, seen = before.condition(C.RUNNING), after.condition(C.RUNNING)
     if seen is None or seen.status == "True" or seen.reason not in HELD_UP or (was and was.reason == seen.reason):
         return []
@@ -58,7 +58,7 @@ def _held_up(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]
 
 
 def unfollowed(snapshot: Snapshot) -> list[Event]:
-    """The event with which it is told that `replicas` is not followed: once, with the condition."""
+    """Return the event that `replicas` is not followed: once, together with the condition."""
     events = []
     for kind, reason, why in (
         (C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because),
@@ -71,11 +71,10 @@ def unfollowed(snapshot: Snapshot) -> list[Event]:
 
 
 def is_news(job: JobView, after: TrainingJobStatus) -> bool:
-    """Whether the job has moved, or a change of its spec has been looked at: all that people and programs wait for.
+    """Return whether the status must be stored at once: the job has changed its state, or a new spec was observed.
 
-    Also that all pods of a group are there: until that is stored, one that is lost would be made again instead of ending the
-    attempt, which to a lone worker is the same. The rest counts pods or says what one of them waits for, and half of it is out
-    of date when it is stored.
+    So must the creation of all pods of a group: before that is stored, a lost pod would be created again and not end the
+    attempt, which for a single worker is the same. Counts and waiting reasons can be stored later.
     """
     before, grouped = job.status, after.replicas > 1
     looked_at = before.observed_generation and before.observed_generation != after.observed_generation
@@ -92,7 +91,7 @@ def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
 
 
 def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> StatusChanges:
-    """A job that has no more to do than to lose its pods stalls at nothing, or at what it has failed of; and it has no size."""
+    """Return the changes of a finished or suspended job: only a failed job stays Stalled, and none is ScalingLimited."""
     ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
     updates = clear_conditions(status, [C.SCALING_LIMITED], ended, "nothing is in the way")
     failed = status.condition(C.FAILED) if status.holds(C.FAILED) else None
@@ -129,12 +128,12 @@ def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> Sta
     if seen.running:
         updates.append(condition_true(C.RUNNING, seen.reason, seen.message))
         if restarting:
-            # Why it had to begin is of use while it runs, too.
+            # The reason for the restart is useful while the attempt runs, too.
             why = f"attempt {status.attempt} began because {restarting.message}"
             updates.append(condition_false(C.RESTARTING, seen.reason, why))
         update |= {"phase": Phase.RUNNING, "running_time": status.running_time or now}
     elif restarting and not pods:
-        # Until a pod of the new attempt is there, the reason for the restart says more than "0 of 3 workers".
+        # Until a pod of the new attempt exists, the reason for the restart is more useful than "0 of 3 workers".
         updates.append(condition_false(C.RUNNING, restarting.reason, restarting.message))
         update["phase"] = Phase.RESTARTING
     else:
@@ -160,8 +159,8 @@ def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> l
 
 
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
-    """What workers wait for that began before their attempt, or are to join such."""
-    count, wished = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.size.desired
+    """Return the message of a group that waits for its rendezvous: ready workers, backoff, pods that have yet to end."""
+    count, desired = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.size.desired
     left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
     until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before
@@ -170,11 +169,11 @@ def _meeting(snapshot: Snapshot, now: datetime) -> str:
         if begin and now < begin
         else ""
     )
-    return f"{count} of {wished} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
+    return f"{count} of {desired} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
 
 
 def _avoiding(job: JobView, reason: Reason) -> str:
-    """The scheduler only says that a node's name did not suit."""
+    """Return the avoided nodes as a part of the message: the scheduler only reports that a node did not match."""
     nodes = (
         ", ".join(node.name for node in required(job.status.suspect_nodes)) if reason is Reason.UNSCHEDULABLE else ""
     )

@@ -1,6 +1,6 @@
-"""Verdicts: the points where a job moves on. Each is a status to be stored, with the events that tell of it.
+"""Compose the transitions of a job: each is a status to store, with its events. Pure.
 
-A verdict holds no actions; the next pass acts on what was stored (see `Plan`).
+A transition holds no actions; the next reconcile acts on the stored status (see `Plan`).
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from trainyard.domain.state.snapshot import JobView, Snapshot
 
 
 def start(job: JobView, now: datetime) -> TrainingJobStatus:
-    """The first status of a job, and the one with which a suspended job goes on."""
+    """Return the first status of a job, or that with which a suspended job resumes."""
     status = job.status
     update: StatusChanges = {
         "active_since": now,
@@ -46,19 +46,19 @@ def start(job: JobView, now: datetime) -> TrainingJobStatus:
         resumed = apply_conditions(
             status, [condition_false(C.SUSPENDED, Reason.RESUMED, "the job goes on")], job.generation, now
         )
-        # The image may be another one: whether the agent can run in it is to be seen.
+        # The image may have changed: the agent may be able to run in it.
         update |= {"conditions": [c for c in resumed if c.type != C.AGENT_INJECTED], "phase": Phase.PENDING}
     return status.evolve(**update)
 
 
 def resume(job: JobView, now: datetime) -> Plan:
-    """The suspension is over."""
+    """Return the plan that resumes a suspended job."""
     note = f"the job resumes with attempt {job.status.attempt}"
     return Plan(_observed(job, start(job, now)), events=[Event("Normal", Reason.RESUMED, note)])
 
 
 def suspend(snapshot: Snapshot, now: datetime) -> Plan:
-    """The job stops. The attempt that ran is over, so that its pods are deleted; the active clock stands still."""
+    """Return the plan that suspends the job. Its attempt ends, its pods are deleted, and its active time stops."""
     job, status = snapshot.job, snapshot.job.status
     message = "lifecycle.suspend is set: the job has no pods until it is set to false"
     updates = [
@@ -73,7 +73,7 @@ def suspend(snapshot: Snapshot, now: datetime) -> Plan:
         "active_seconds": int(active_time(status, now).total_seconds()),
         "goodput": goodput.settled(status, active_time(status, now)),
         "conditions": apply_conditions(status, updates, job.generation, now),
-        # Whoever takes the suspension back may have changed the template: earlier attempts say nothing of the next.
+        # The template may be changed before the job resumes: earlier failures do not predict those of the next attempt.
         "backoff": Backoff(),
         "restart_budget": reset_streaks(status),
         "workers": [],
@@ -97,45 +97,45 @@ def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Plan:
 
 
 def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatus:
-    """All workers of an attempt that did not begin with all its pods are ready: they may start."""
+    """Return the status with the rendezvous of the current attempt open: all its workers are ready and may start."""
     return status.evolve(rendezvous=Rendezvous(attempt=status.attempt, address=address))
 
 
 def without_coordinator() -> Restart:
-    """The workers wait for a rendezvous that nobody can open: the operator has no coordinator any more."""
+    """Return the restart of workers that wait for a rendezvous after the coordinator was disabled."""
     message = "the rendezvous cannot open: the coordinator is disabled"
     return Restart(Reason.AGENT_DISABLED, message)
 
 
 def on_released_nodes(nodes: Sequence[str]) -> Restart:
-    """Workers wait for a node, and their pods exclude nodes that the job does not avoid any more."""
+    """Return the restart of unscheduled workers whose pods exclude nodes that the job does not avoid any more."""
     several = len(nodes) > 1
     message = f"workers wait for a node, and {', '.join(nodes)} {'are' if several else 'is'} not avoided any more"
     return Restart(Reason.NODES_RELEASED, message)
 
 
 def without_agent(problem: str) -> Restart:
-    """The agent cannot run in the image: the pods are created again without it."""
+    """Return the restart without the agent, which cannot run in the image."""
     return Restart(Reason.NO_PYTHON, f"{problem}: {AGENT} is left out", conditions=[cannot_run(problem)])
 
 
 def adopt(snapshot: Snapshot, attempt: int) -> Plan:
-    """The status was lost (restored from a backup, say), and a pod, or an agent, knows better which attempt this is."""
+    """Return the plan that adopts the attempt of a pod or an agent after the status was lost, for example by a restore."""
     status = snapshot.job.status
     pods, group = observed_group(snapshot, attempt)
     note = f"workers are at attempt {attempt}, the status knew of {status.attempt} only: the job goes on from there"
     update: StatusChanges = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
     agents = [snapshot.agents.get(pod.uid) for pod in pods]
-    # Some that wait beside others that run are perhaps none of them: they were to join. Then none is told to begin.
+    # Agents that wait beside others that run may be those of joining workers. Then the rendezvous stays closed.
     mixed = {agent.state for agent in agents if agent} >= {AgentState.RUNNING, AgentState.WAITING}
     if group and not mixed and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
-        # They run, or were about to.
+        # The workers run, or were about to start.
         update["rendezvous"] = Rendezvous(attempt=attempt, address=address)
     return Plan(status.evolve(**update), events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)])
 
 
 def complete(job: JobView, workers: int, now: datetime) -> Plan:
-    """The job, a group of so many workers, has succeeded."""
+    """Return the plan of a job that has succeeded with so many workers."""
     by_all = job.spec.lifecycle.success is Success.ALL_WORKERS
     message = f"all {workers} workers succeeded" if by_all and workers > 1 else "worker 0 succeeded"
     event = Event("Normal", Reason.WORKERS_SUCCEEDED, f"{message}, in attempt {job.status.attempt}")
@@ -144,7 +144,7 @@ def complete(job: JobView, workers: int, now: datetime) -> Plan:
 
 
 def fail(job: JobView, decision: Fail, now: datetime) -> Plan:
-    """Return the plan of a job that has failed for good."""
+    """Return the plan of a job that has failed permanently."""
     reason, message = decision.reason, decision.message
     workers = largest_allowed(job.spec, job.spec.replicas) or job.spec.replicas
     updates = [condition_true(C.FAILED, reason, message), condition_true(C.STALLED, reason, message)]
@@ -180,7 +180,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Plan:
 
 
 def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> StatusChanges:
-    """`workers`: how many the one before had."""
+    """Return the changes that start the next attempt. `workers`: the size of the current one."""
     return {
         "attempt": status.attempt + 1,
         "attempt_start_time": now,
@@ -196,7 +196,7 @@ def _finish(
     job: JobView, phase: Phase, updates: Sequence[ConditionUpdate], event: Event, ready: str, now: datetime
 ) -> Plan:
     status = job.status
-    # Why it does not run any more is why it is over: `kubectl get -o wide` prints this reason.
+    # Running has the reason for which the job finished: `kubectl get -o wide` prints it.
     updates = [
         condition_false(C.RUNNING, event.reason, event.note),
         *clear_conditions(status, [C.STRAGGLING, C.RESIZING], event.reason, event.note),

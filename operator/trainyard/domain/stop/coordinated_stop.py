@@ -1,7 +1,7 @@
-"""An end on which all ranks agree, where there is time for one: they stop after the same step, with a checkpoint. Pure.
+"""Coordinate the stop of all ranks after the same step, with a checkpoint, where there is time for it. Pure.
 
-Each agent has its ranks wait after the step that they are at, and tells which one they have passed. The step after the furthest is the
-last: nobody is beyond it, and those that lag behind get there, for the others wait for them.
+Each agent pauses its ranks after their current step and reports that step. The operator chooses the step after the furthest one:
+no rank is beyond it, and slower ranks reach it because the others wait for them.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from trainyard.domain.state.worker_state import all_present
 from trainyard.domain.wording import counted
 
 RECONNECT_TIMEOUT = timedelta(seconds=3)
-"""How long an agent may take to call again."""
+"""How long an agent may take to connect again."""
 MIN_STOP_TIME = timedelta(seconds=2)
-"""Who has less time than that gets to no common end."""
+"""The least time in which a coordinated stop can succeed."""
 STEP_REPORT_TIMEOUT = timedelta(seconds=10)
-"""How long agents get to answer. Ranks wait for twice as long: whatever step is named, it reaches them in time."""
+"""How long agents may take to report their step. Ranks wait twice as long, so that the chosen step reaches them in time."""
 
 
 def plan_coordinated_stop(snapshot: Snapshot, now: datetime) -> Plan | None:
-    """What to do before a verdict on this attempt; None where there is nothing, or nothing any more, to wait for."""
+    """Return the plan of the coordinated stop of this attempt; None where there is none, or none to wait for any more."""
     stop = snapshot.job.status.stopping
     if stop and stop.time > now:
-        # By a clock that was set back since, or by hand: nothing is waited for that long.
+        # A clock was set back, or the status was edited by hand: the stop must not wait for that time.
         return _store(snapshot, stop.evolve(time=now))
     if (stop or _stop_reason(snapshot)) and (
         wait := connect_time_left(snapshot, now, leavers=True) or _reconnect_time_left(snapshot, now)
@@ -83,20 +83,20 @@ def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) ->
 
 
 def _time_left(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> timedelta:
-    """How much longer the ranks have: as long as the first pod that has to go."""
+    """Return how much time the ranks have left: until the first grace period ends, else until the stop timeout."""
     going = [pod.deletion_time - now for pod in snapshot.current if pod.deletion_time]
     return min(going, default=timedelta(seconds=_usual_seconds(snapshot)) - (now - stop.time))
 
 
 def _usual_seconds(snapshot: Snapshot) -> int:
-    """Seconds that the ranks have where no pod has to go."""
+    """Return the seconds that the ranks have where no pod is being deleted."""
     spec = snapshot.job.spec
     resized = spec.elastic.stop_timeout_seconds if spec.elastic and snapshot.size.resized_from else None
     return resized or spec.grace_seconds
 
 
 def _stop_reason(snapshot: Snapshot) -> str | None:
-    """Why the ranks are to stop; None where nothing says so."""
+    """Return why the ranks have to stop; None where they do not."""
     spec = snapshot.job.spec
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
@@ -115,18 +115,18 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
 
 
 def _reconnect_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
-    """How much longer to wait for agents that have hung up a moment ago, as they do to tell what is new; None where there are none."""
+    """Return how much longer to wait for agents that have just disconnected, as they do before they report a change; None: for none."""
     waits = [
         RECONNECT_TIMEOUT - (now - agent.left_at)
         for pod, agent in _agents(snapshot)
         if agent and agent.leave and agent.left_at and not (agent.vanished or pod.ended)
     ]
-    # `now` has whole seconds. What was still later by the clock of then was before it was set back.
+    # `now` has whole seconds. A later time comes from a clock that was set back since.
     return max((wait for wait in waits if timedelta() < wait <= RECONNECT_TIMEOUT + timedelta(seconds=1)), default=None)
 
 
 def _participants(snapshot: Snapshot) -> list[AgentView] | None:
-    """The agents of all workers, where the ranks of each run and can wait for each other."""
+    """Return the agents of all workers where the ranks of each run and can wait for each other; else None."""
     attempt = snapshot.job.status.attempt
     agents = [
         agent

@@ -1,4 +1,4 @@
-"""The deadlines that a job sets itself: for the whole, and for the start of each attempt. Pure."""
+"""Enforce the deadlines of a job: for its active time, and for the start of each attempt. Pure."""
 
 from datetime import datetime, timedelta
 
@@ -25,7 +25,7 @@ def overdue(job: JobView, now: datetime) -> bool:
 
 
 def missed_startup(snapshot: Snapshot, now: datetime) -> Fail | None:
-    """The verdict on an attempt that has not started in time."""
+    """Return the failure of a job whose attempt has not started in time."""
     job, begun = snapshot.job, stored_times.startup_began(snapshot.job.status)
     limit = job.spec.lifecycle.startup_deadline_seconds
     if not limit or not begun or now - begun < timedelta(seconds=limit):
@@ -38,7 +38,7 @@ def missed_startup(snapshot: Snapshot, now: datetime) -> Fail | None:
 
 
 def waits(snapshot: Snapshot, now: datetime) -> list[float]:
-    """Seconds until a deadline needs a look."""
+    """Return the seconds until each deadline of the job, and until each avoidance of a node expires."""
     lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
     waits = []
     if lifecycle.active_deadline_seconds:

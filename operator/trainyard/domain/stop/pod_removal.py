@@ -1,7 +1,7 @@
-"""When pods that only a lost node could end are taken out of the API by force. Pure.
+"""Delete pods by force that only a lost node could terminate. Pure.
 
-Until then they count against quotas, keep their names and the volumes that are attached for them, and stand in every list as
-Terminating. What may go on in such a pod after that, and why it harms nobody, is in docs/design/0012-restart-scopes.md.
+Until then they count against quotas, keep their names and their attached volumes, and are listed as Terminating. Their ranks may
+still run after that; docs/design/0012-restart-scopes.md explains why this is harmless.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from trainyard.domain.actions import RemovePod
 from trainyard.domain.state.snapshot import PodView, Snapshot
 
 TRY_AGAIN = 60.0
-"""Seconds until a pod that is still there is looked at again."""
+"""Seconds until a pod that still exists is checked again."""
 
 
 def removals(snapshot: Snapshot, unused: Iterable[PodView], now: datetime) -> tuple[list[RemovePod], list[float]]:
-    """Which of the pods that nobody uses any more to remove now, and the seconds until there is more to do."""
+    """Return the removals of unused pods that are due now, and the seconds until each next one."""
     after = snapshot.job.spec.recovery.force_delete_after_seconds
     actions: list[RemovePod] = []
     waits: list[float] = []
@@ -27,14 +27,14 @@ def removals(snapshot: Snapshot, unused: Iterable[PodView], now: datetime) -> tu
             waits.append(left.total_seconds())
             continue
         waits.append(TRY_AGAIN)
-        if _heard(snapshot, pod):
+        if _agent_connected(snapshot, pod):
             continue
-        note = f"pod {pod.name} is deleted by force: nothing is heard of node {pod.node}, and it was to end by {pod.deletion_time:%H:%M:%S} UTC"
+        note = f"pod {pod.name} is deleted by force: node {pod.node} is unreachable, and the grace period ended at {pod.deletion_time:%H:%M:%S} UTC"
         actions.append(RemovePod(pod.name, pod.uid, note))
     return actions, waits
 
 
-def _heard(snapshot: Snapshot, pod: PodView) -> bool:
-    """Whether its agent calls: it is the control plane that does not hear of the node, and the worker is there."""
+def _agent_connected(snapshot: Snapshot, pod: PodView) -> bool:
+    """Return whether the pod's agent is connected: then the worker runs, and only the control plane does not reach its node."""
     agent = snapshot.agents.get(pod.uid)
     return agent is not None and agent.connected

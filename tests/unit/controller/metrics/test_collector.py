@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.controller.raw_job import RAW
-from trainyard.api.base import MOST
+from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.internal_status import Group
 from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler
 from trainyard.api.status import Avoidance, Phase, Restarts, SuspectNode, TrainingJobStatus
@@ -23,7 +23,7 @@ ALL = job(3).running()
         (ALL.failed(1), "failure"),
         (ALL.failed(1, exit_code=91), "hang"),
         (ALL.deleted(1), "disruption"),
-        (ALL.wishing(replicas=5), "resize"),
+        (ALL.with_spec(replicas=5), "resize"),
     ],
 )
 def test_each_restart_counts_one_cause(scene: Scene, cause: str) -> None:
@@ -72,7 +72,7 @@ def test_avoided_nodes_are_exported(phase: Phase, expected: float | None) -> Non
 
 
 def test_out_of_range_counts_are_tolerated() -> None:
-    scene = ALL.with_status(restarts=Restarts(failures=MOST)).failed(1, exit_code=91)
+    scene = ALL.with_status(restarts=Restarts(failures=MAX_JSON_INTEGER)).failed(1, exit_code=91)
     JobMetrics(CollectorRegistry()).status_changed(scene.job, plan(scene.snapshot, NOW).status)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.support.jobs import NOW, job, stored
-from trainyard.api.base import MOST
+from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.progress import Goodput, LostSeconds
 from trainyard.api.status import LastFailure, TrainingJobStatus
 from trainyard.domain.progress.goodput import at_restart, reported, settled
@@ -153,8 +153,14 @@ def test_lost_status_restarts_accounting() -> None:
 
 
 def test_impossible_step_is_bounded_by_time() -> None:
-    assert parts(after_report(TRAINS, MOST, first=1, active=40, took=1e100)) == (20, 20, 0, 0, 0)
-    assert parts(after_report(ended(TRAINS, active=30), MOST, first=MOST + 1, active=40)) == (20, 20, 0, 0, 0)
+    assert parts(after_report(TRAINS, MAX_JSON_INTEGER, first=1, active=40, took=1e100)) == (20, 20, 0, 0, 0)
+    assert parts(after_report(ended(TRAINS, active=30), MAX_JSON_INTEGER, first=MAX_JSON_INTEGER + 1, active=40)) == (
+        20,
+        20,
+        0,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize("active", [20, 29.9, 30])
@@ -175,16 +181,16 @@ def test_clock_set_back_far_restarts_accounting() -> None:
 
 
 def test_any_edited_status_can_be_stored() -> None:
-    all_of_it = float(MOST)
+    all_of_it = float(MAX_JSON_INTEGER)
     lost = LostSeconds(startup=all_of_it, recovery=all_of_it, repeated=all_of_it, other=all_of_it)
     by_hand = Goodput(
         ratio=0.0,
         productive_seconds=all_of_it,
         lost_seconds=lost,
         accounted_seconds=all_of_it,
-        furthest_step=MOST,
+        furthest_step=MAX_JSON_INTEGER,
         attempt=7,
-        step=MOST,
+        step=MAX_JSON_INTEGER,
     )
     status = TRAINS.evolve(goodput=by_hand)
     after = after_report(status, 20, first=1, active=40)

@@ -93,7 +93,7 @@ def test_completion_accounts_for_remaining_time() -> None:
 
 
 def test_suspension_accounts_for_remaining_time() -> None:
-    suspended = plan(trained(job(1).running()).wishing(lifecycle={"suspend": True}).snapshot, NOW).status
+    suspended = plan(trained(job(1).running()).with_spec(lifecycle={"suspend": True}).snapshot, NOW).status
     assert (lost(suspended).other, suspended.internal.active_seconds) == (20, 300)
     scene = trained(job(1).running(attempt=2)).with_status(
         goodput=suspended.goodput, active_since=ago(30), active_seconds=300, attempt=2
@@ -112,4 +112,4 @@ def test_next_attempt_accounts_for_the_last() -> None:
 
 def test_resize_accounts_like_a_restart() -> None:
     before = trained(job(2).running())
-    assert plan(before.wishing(replicas=3).snapshot, NOW).status.goodput == before.status.goodput
+    assert plan(before.with_spec(replicas=3).snapshot, NOW).status.goodput == before.status.goodput

@@ -74,7 +74,7 @@ def test_those_before_progress_are_forgiven_and_stay_counted() -> None:
 def test_changed_job_restarts_the_step_count(how: dict[str, Any]) -> None:
     status, _ = after(120, 120)
     assert status.internal.restart_budget.at_same_step == 2
-    changed = Scene(job(3).spec, status).running(attempt=status.attempt).wishing(**how)
+    changed = Scene(job(3).spec, status).running(attempt=status.attempt).with_spec(**how)
     assert plan(changed.snapshot, NOW).status.internal.restart_budget.at_same_step is None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW, Scene, job, stored
-from trainyard.api.progress import MOST_STRAGGLERS, Straggler
+from trainyard.api.progress import MAX_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Plan
@@ -212,7 +212,7 @@ def test_silent_rank_stays_straggler() -> None:
 def test_number_of_stragglers_is_bounded() -> None:
     own = [0.2] * 40 + [0.5] * 30
     training = straggling(own)
-    assert len(training.named) == MOST_STRAGGLERS
+    assert len(training.named) == MAX_STRAGGLERS
     first = training.named
     training.report([0.2] * 40 + [0.9] * 30, after=10)
     assert training.named == first
@@ -229,8 +229,8 @@ def test_clock_set_back_restarts_window() -> None:
 
 ENDS: list[Any] = [
     pytest.param(lambda scene: scene.failed(1), Reason.WORKER_FAILED, id="a new attempt"),
-    pytest.param(lambda scene: scene.wishing(replicas=3), Reason.RESIZED, id="a new size"),
-    pytest.param(lambda scene: scene.wishing(lifecycle={"suspend": True}), Reason.SUSPENDED, id="a suspension"),
+    pytest.param(lambda scene: scene.with_spec(replicas=3), Reason.RESIZED, id="a new size"),
+    pytest.param(lambda scene: scene.with_spec(lifecycle={"suspend": True}), Reason.SUSPENDED, id="a suspension"),
     pytest.param(lambda scene: scene.succeeded(0, 1, 2, 3), Reason.WORKERS_SUCCEEDED, id="the end"),
     pytest.param(lambda scene: scene.failed(1, exit_code=127), Reason.NON_RETRYABLE, id="a failure for good"),
 ]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, because, condition, job, told
+from tests.support.jobs import NOW, Scene, because, condition, job, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Restarts
 from trainyard.domain.actions import Plan
@@ -40,7 +40,7 @@ def test_agent_is_disabled_uncounted_in_unsupported_image(failure: dict[str, Any
     scene = job(3, **COMMAND).running()
     after = decided(scene.failed(0, **failure).failed(1, **failure).failed(2, **failure))
     assert (after.status.attempt, after.status.restarts, after.status.last_failure) == (2, Restarts(), None)
-    assert told(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
+    assert summarize(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
     (event,) = after.events
     assert event.note == f"{why}: trainyard-agent is left out; restarting all workers as attempt 2"
     assert not wants_agent(scene.with_status(conditions=after.status.conditions).job)
@@ -50,7 +50,7 @@ def test_agent_is_disabled_uncounted_in_unsupported_image(failure: dict[str, Any
     ("scene", "agent"),
     [
         pytest.param(job(3, **COMMAND), False, id="the operator has no agent"),
-        pytest.param(job(3, **COMMAND).saying(UNFIT), True, id="it was left out already"),
+        pytest.param(job(3, **COMMAND).with_conditions(UNFIT), True, id="it was left out already"),
         pytest.param(job(3, recovery={"agent": "none"}, **COMMAND), True, id="it is not wanted"),
         pytest.param(job(3), True, id="there was nothing to wrap"),
     ],
@@ -77,8 +77,8 @@ def test_other_ends_with_the_same_code_are_failures() -> None:
         pytest.param(job(3), True, Reason.NO_COMMAND, id="no command"),
         pytest.param(job(3), False, None, id="no command, and no agent either"),
         pytest.param(job(3, recovery={"agent": "none"}), True, None, id="not wanted"),
-        pytest.param(job(3, **COMMAND).saying(UNFIT), True, Reason.NO_PYTHON, id="left out"),
-        pytest.param(job(3, **COMMAND).saying(UNFIT), False, Reason.AGENT_DISABLED, id="taken away"),
+        pytest.param(job(3, **COMMAND).with_conditions(UNFIT), True, Reason.NO_PYTHON, id="left out"),
+        pytest.param(job(3, **COMMAND).with_conditions(UNFIT), False, Reason.AGENT_DISABLED, id="taken away"),
         pytest.param(
             job(3, recovery={"agent": "none"}).with_status(
                 conditions=[condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_COMMAND)]
@@ -99,13 +99,13 @@ def test_a_command_given_while_suspended_makes_it_true() -> None:
     scene = job(3, **COMMAND).with_status(
         conditions=[condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_COMMAND)]
     )
-    after = told(decided(scene.running()).status.conditions)
+    after = summarize(decided(scene.running()).status.conditions)
     assert after[C.AGENT_INJECTED] == because(Reason.AGENT_INJECTED)
 
 
 def test_after_a_suspension_it_is_tried_again() -> None:
     """The image may be another one."""
-    scene = job(3, **COMMAND).suspended().saying(UNFIT)
+    scene = job(3, **COMMAND).suspended().with_conditions(UNFIT)
     resumed = decided(scene).status
     assert resumed.condition(C.AGENT_INJECTED) is None
     assert wants_agent(scene.with_status(conditions=resumed.conditions).job)

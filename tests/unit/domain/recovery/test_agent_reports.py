@@ -17,47 +17,47 @@ from trainyard.domain.state.snapshot import AgentView
 
 
 def test_silent_node_is_lost_while_others_answer() -> None:
-    meets = after(RUNS.vanished(1))
+    meets = after(RUNS.with_unreachable_node(1))
     assert (made_in(meets), meets.status.restarts.disruptions) == ([1, 2, 1], 1)
     assert "AgentSilent: its agent is silent" in str(meets.status.condition(C.RESTARTING))
 
 
 def test_not_before_it_is_certain() -> None:
-    soon = act(RUNS.vanished(1, seconds_ago=5))
+    soon = act(RUNS.with_unreachable_node(1, seconds_ago=5))
     assert (soon.status.attempt, soon.requeue_after) == (1, 3.0)
 
 
 def test_silence_of_all_agents_is_no_failure() -> None:
-    assert act(RUNS.vanished(0).vanished(1).vanished(2)).status.attempt == 1
+    assert act(RUNS.with_unreachable_node(0).with_unreachable_node(1).with_unreachable_node(2)).status.attempt == 1
 
 
 def test_disconnected_worker_gets_its_exit_from_the_node() -> None:
-    soon = act(RUNS.hung_up(1, seconds_ago=5))
+    soon = act(RUNS.disconnected(1, seconds_ago=5))
     assert (soon.status.attempt, soon.requeue_after) == (1, 7.0)
-    assert made_in(after(RUNS.hung_up(1, seconds_ago=12))) == [1, 2, 1]
+    assert made_in(after(RUNS.disconnected(1, seconds_ago=12))) == [1, 2, 1]
 
 
 def test_worker_that_signed_off_is_waited_for() -> None:
-    assert act(RUNS.said_good_bye(1, seconds_ago=300)).status.attempt == 1
+    assert act(RUNS.reported_finished(1, seconds_ago=300)).status.attempt == 1
 
 
 def test_exit_of_finished_worker_precedes_another_verdict() -> None:
-    both = RUNS.said_good_bye(0).told_failed(1)
+    both = RUNS.reported_finished(0).reported_failed(1)
     assert (act(both).status.attempt, act(both).requeue_after) == (1, 11.0)
-    by_worker_0 = job(3, template=SUPERVISED, lifecycle={"success": "Worker0"}).running().attended()
-    ended = by_worker_0.said_good_bye(0).told_failed(1).succeeded(0)
+    by_worker_0 = job(3, template=SUPERVISED, lifecycle={"success": "Worker0"}).running().with_agents()
+    ended = by_worker_0.reported_finished(0).reported_failed(1).succeeded(0)
     assert act(ended).status.phase is Phase.COMPLETE
-    assert made_in(after(RUNS.said_good_bye(0, seconds_ago=12).told_failed(1))) == [2, 1, 1]
+    assert made_in(after(RUNS.reported_finished(0, seconds_ago=12).reported_failed(1))) == [2, 1, 1]
 
 
 def test_success_just_after_restart_gets_a_new_pod() -> None:
-    meets = after(RUNS.told_failed(1)).attended(AgentState.WAITING, 1, 2).succeeded(0)
+    meets = after(RUNS.reported_failed(1)).with_agents(AgentState.WAITING, 1, 2).succeeded(0)
     again = after(meets)
     assert (made_in(again), again.status.restarts.disruptions) == ([3, 1, 1], 1)
 
 
 def test_no_worker_is_lost_after_operator_network_outage() -> None:
-    cut = RUNS.vanished(0, 30).vanished(1, 30).vanished(2, 30)
+    cut = RUNS.with_unreachable_node(0, 30).with_unreachable_node(1, 30).with_unreachable_node(2, 30)
     first = AgentView(1, AgentState.RUNNING, since=ago(1))
     back = replace(cut, agents={**(cut.agents or {}), "pod-2-1": first})
     assert (act(back).status.attempt, act(back).requeue_after) == (1, 7.0)
@@ -65,20 +65,20 @@ def test_no_worker_is_lost_after_operator_network_outage() -> None:
 
 def test_rejected_agent_is_not_taken_for_lost() -> None:
     """The coordinator had no free connection: since then it accepts calls again."""
-    crowded = replace(RUNS.hung_up(1, seconds_ago=60), coordinator_up_since=ago(5))
+    crowded = replace(RUNS.disconnected(1, seconds_ago=60), coordinator_up_since=ago(5))
     assert (act(crowded).status.attempt, act(crowded).requeue_after) == (1, 7.0)
-    vanished = replace(RUNS.vanished(1, 60), coordinator_up_since=ago(5))
+    vanished = replace(RUNS.with_unreachable_node(1, 60), coordinator_up_since=ago(5))
     assert (act(vanished).status.attempt, act(vanished).requeue_after) == (1, 3.0)
     assert made_in(after(replace(crowded, coordinator_up_since=ago(12)))) == [1, 2, 1]
 
 
 def test_who_has_done_its_work_is_no_witness() -> None:
-    alone = RUNS.vanished(0, 30).vanished(1, 30).said_good_bye(2, 100)
+    alone = RUNS.with_unreachable_node(0, 30).with_unreachable_node(1, 30).reported_finished(2, 100)
     assert act(alone).status.attempt == 1
 
 
 def test_failed_workers_own_connection_is_not_awaited() -> None:
-    lost = RUNS.told_failed(1, message="Connection reset by peer", peer_lost=True, seconds_ago=40)
+    lost = RUNS.reported_failed(1, message="Connection reset by peer", peer_lost=True, seconds_ago=40)
     agents = dict(lost.agents or {})
     agents["pod-1-1"] = replace(agents["pod-1-1"], left_at=ago(20))
     assert act(replace(lost, agents=agents)).status.attempt == 2
@@ -87,8 +87,8 @@ def test_failed_workers_own_connection_is_not_awaited() -> None:
 def test_joiner_starting_through_second_verdict_gets_full_time() -> None:
     meets = after(RUNS.deleted(1))
     starts = job(3).running(2).pods[1]
-    again = after(replace(meets, pods=(*meets.pods, starts)).attended(AgentState.WAITING, 0, 2).told_failed(0))
-    calls_late = again.attended(AgentState.WAITING, 0, 2)
+    again = after(replace(meets, pods=(*meets.pods, starts)).with_agents(AgentState.WAITING, 0, 2).reported_failed(0))
+    calls_late = again.with_agents(AgentState.WAITING, 0, 2)
     late = plan(calls_late.snapshot, NOW + timedelta(seconds=90))
     assert late.status.attempt == again.status.attempt
 
@@ -104,16 +104,16 @@ def test_fractions_of_a_second_cause_no_loop() -> None:
 
 
 def test_silent_node_is_avoided_at_once() -> None:
-    (node,) = after(RUNS.vanished(1)).status.suspect_nodes
+    (node,) = after(RUNS.with_unreachable_node(1)).status.suspect_nodes
     assert (node.name, node.avoidance) == ("node1", Avoidance.PREFERRED)
 
 
 def test_worker_that_lost_silent_peer_is_no_cause() -> None:
-    lost = RUNS.told_failed(0, message="Connection closed by peer", peer_lost=True, seconds_ago=4).hung_up(
+    lost = RUNS.reported_failed(0, message="Connection closed by peer", peer_lost=True, seconds_ago=4).disconnected(
         1, seconds_ago=5
     )
     assert (act(lost).status.attempt, act(lost).requeue_after) == (1, 7.0)
-    later = lost.hung_up(1, seconds_ago=12)
+    later = lost.disconnected(1, seconds_ago=12)
     assert (after(later).status.restarts.disruptions, after(later).status.restarts.failures) == (1, 0)
 
 
@@ -123,7 +123,7 @@ PEER = "RuntimeError: Read error [10.0.0.7]:9123: Connection reset by peer"
 def with_a_new_leader(seconds_ago: float, message: str = PEER) -> Scene:
     """The leader before died with the node of worker 1: the others call the new one, and tell that they have lost a peer."""
     report: dict[str, Any] = {"message": message, "peer_lost": message == PEER, "seconds_ago": 20}
-    scene = RUNS.told_failed(0, **report).told_failed(2, **report)
+    scene = RUNS.reported_failed(0, **report).reported_failed(2, **report)
     agents = {
         uid: replace(agent, since=ago(seconds_ago)) for uid, agent in (scene.agents or {}).items() if uid != "pod-1-1"
     }
@@ -148,18 +148,20 @@ def test_who_cannot_call_and_trains_is_left_alone() -> None:
 
 
 def test_failure_reported_before_pod_removal_is_the_cause() -> None:
-    scene = RUNS.told_failed(1, message="rank 1 ended with exit code 1: boom", seconds_ago=9).deleted(1, seconds_ago=1)
+    scene = RUNS.reported_failed(1, message="rank 1 ended with exit code 1: boom", seconds_ago=9).deleted(
+        1, seconds_ago=1
+    )
     status = act(scene).status
     assert (status.restarts.failures, status.restarts.disruptions) == (1, 0)
     assert status.last_failure
     assert status.last_failure.message.endswith("boom")
-    later = RUNS.told_failed(1, message="asked to end", seconds_ago=1).deleted(1, seconds_ago=9)
+    later = RUNS.reported_failed(1, message="asked to end", seconds_ago=1).deleted(1, seconds_ago=9)
     assert act(later).status.restarts.disruptions == 1, "it ended because it was taken away"
 
 
 def test_giving_up_waiting_is_not_counted_again() -> None:
     """It never received its start: the operator was away."""
-    meets = after(RUNS.told_failed(1))
+    meets = after(RUNS.reported_failed(1))
     assert (meets.status.attempt, meets.status.restarts.failures, meets.status.awaiting_rendezvous) == (2, 1, True)
     status = act(meets.failed(1, exit_code=1, seconds_ago=1)).status
     assert (status.attempt, status.restarts.failures, status.restarts.disruptions) == (3, 1, 1)

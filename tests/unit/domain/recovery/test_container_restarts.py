@@ -22,14 +22,14 @@ TRIED = Backoff(count=1, scope=RestartScope.PROCESS, scope_attempts=2)
 
 
 def restartable(replicas: int = 3, **recovery: object) -> Scene:
-    runs = job(replicas, template=SUPERVISED, recovery=recovery).running().attended()
+    runs = job(replicas, template=SUPERVISED, recovery=recovery).running().with_agents()
     return replace(runs, pods=tuple(replace(each, restartable=True) for each in runs.pods))
 
 
 def restarting(index: int = 1) -> Scene:
     """Worker `index` has received that its container restarts, and confirms it."""
-    meets = after(restartable().with_status(backoff=TRIED).told_failed(index)).attended(AgentState.WAITING)
-    return meets.hung_up(index, state=AgentState.RESTARTING)
+    meets = after(restartable().with_status(backoff=TRIED).reported_failed(index)).with_agents(AgentState.WAITING)
+    return meets.disconnected(index, state=AgentState.RESTARTING)
 
 
 def the_pod(scene: Scene, index: int) -> PodView:
@@ -37,7 +37,7 @@ def the_pod(scene: Scene, index: int) -> PodView:
 
 
 def test_failed_container_restarts_and_all_pods_stay() -> None:
-    decided = plan(restartable().with_status(backoff=TRIED).told_failed(1).snapshot, NOW)
+    decided = plan(restartable().with_status(backoff=TRIED).reported_failed(1).snapshot, NOW)
     status = decided.status
     assert status.internal.group == Group(created_in_attempt=1, size=3, restarting_container=1)
     assert (
@@ -51,9 +51,9 @@ def test_failed_container_restarts_and_all_pods_stay() -> None:
 
 
 def test_only_it_is_notified_until_the_attempt_starts() -> None:
-    meets = after(restartable().with_status(backoff=TRIED).told_failed(1))
+    meets = after(restartable().with_status(backoff=TRIED).reported_failed(1))
     assert [assignment(each, meets.job).restart for each in meets.pods] == [False, True, False]
-    opened = replace(meets.attended(AgentState.WAITING), status=meets.status.evolve(backoff=Backoff()))
+    opened = replace(meets.with_agents(AgentState.WAITING), status=meets.status.evolve(backoff=Backoff()))
     begun = replace(opened, status=act(opened).status)
     assert not begun.status.awaiting_rendezvous
     assert [assignment(each, begun.job).restart for each in begun.pods] == [False] * 3
@@ -67,7 +67,7 @@ def test_only_it_is_notified_until_the_attempt_starts() -> None:
     ],
 )
 def test_it_may_be_the_lowest(scene: Scene) -> None:
-    assert after(scene.told_failed(0)).status.internal.group == Group(
+    assert after(scene.reported_failed(0)).status.internal.group == Group(
         created_in_attempt=1, size=len(scene.pods), restarting_container=0
     )
 
@@ -81,7 +81,7 @@ def test_it_may_be_the_lowest(scene: Scene) -> None:
     ],
 )
 def test_impossible_container_restart_escalates(scene: Scene, made: list[int]) -> None:
-    ended = scene.told_failed(1) if scene.agents and not the_pod(scene, 2).disruption else scene
+    ended = scene.reported_failed(1) if scene.agents and not the_pod(scene, 2).disruption else scene
     decided = after(ended.with_status(backoff=TRIED))
     assert decided.status.internal.group is None or decided.status.internal.group.restarting_container is None
     assert made_in(decided) == made
@@ -89,7 +89,7 @@ def test_impossible_container_restart_escalates(scene: Scene, made: list[int]) -
 
 def test_restarting_container_is_awaited_not_missing() -> None:
     scene = replace(restarting(), status=restarting().status.evolve(backoff=Backoff()))
-    away = scene.pod(1, running=False, ready=False).hung_up(1, seconds_ago=40, state=AgentState.RESTARTING)
+    away = scene.pod(1, running=False, ready=False).disconnected(1, seconds_ago=40, state=AgentState.RESTARTING)
     recent = away.with_status(attempt_start_time=ago(40))
     waits = act(recent)
     assert (waits.actions, waits.status.attempt, waits.status.awaiting_rendezvous, waits.requeue_after) == (
@@ -157,7 +157,7 @@ def test_any_other_end_is_one(code: int, phase: str, rules: list[Json]) -> None:
 
 @pytest.mark.parametrize("late", [True, False], ids=["it does not come back", "its node lets the pod fail"])
 def test_container_restart_uses_no_disruption_budget(*, late: bool) -> None:
-    away = restarting().pod(1, running=False, ready=False).wishing(recovery={"maxDisruptions": 0})
+    away = restarting().pod(1, running=False, ready=False).with_spec(recovery={"maxDisruptions": 0})
     end = Exit(ago(1), RESTART_CODE, "Error", "the container restarts for attempt 2")
     ended = away.with_status(attempt_start_time=ago(61)) if late else away.pod(1, phase="Failed", ended=True, exit=end)
     status = act(ended).status
@@ -171,7 +171,7 @@ def test_node_lost_during_container_restart_is_detected() -> None:
     status = act(lost).status
     assert [status.created_in_attempt(index) for index in range(3)] == [1, 3, 1]
     # What is left of it on a node that does not answer is not waited for: its last word was that nothing runs there.
-    replaced = replace(lost, status=status.evolve(backoff=Backoff())).attended(AgentState.WAITING)
+    replaced = replace(lost, status=status.evolve(backoff=Backoff())).with_agents(AgentState.WAITING)
     new = replace(the_pod(restartable(), 1), uid="pod-1-3", attempt=3)
     waiting = {uid: AgentView(3, AgentState.WAITING, since=NOW) for uid in ("pod-0-1", "pod-1-3", "pod-2-1")}
     taken = tuple(replace(each, deletion_time=NOW) if each.uid == "pod-1-1" else each for each in replaced.pods)
@@ -186,6 +186,6 @@ def test_what_ended_instead_is_reported() -> None:
 
 
 def test_program_that_exits_with_restart_code_has_failed() -> None:
-    failed = restartable(maxRestarts=0).told_failed(1, exit_code=RESTART_CODE)
+    failed = restartable(maxRestarts=0).reported_failed(1, exit_code=RESTART_CODE)
     status = act(failed).status
     assert (status.finished, status.restarts.failures) == (True, 1)

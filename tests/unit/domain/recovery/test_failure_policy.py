@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, ago, because, job, stored, told
+from tests.support.jobs import NOW, Scene, ago, because, job, stored, summarize
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts
@@ -42,8 +42,8 @@ def test_an_attempt_that_ends_is_counted_once(scene: Scene, restarts: Restarts) 
     assert decided.status.running_time is None
     (event,) = decided.events
     assert event.type == "Warning"
-    assert told(decided.status.conditions)[C.RESTARTING] == because(event.reason)
-    assert told(decided.status.conditions)[C.RUNNING] == because(event.reason, holds=False)
+    assert summarize(decided.status.conditions)[C.RESTARTING] == because(event.reason)
+    assert summarize(decided.status.conditions)[C.RUNNING] == because(event.reason, holds=False)
 
 
 def test_event_names_cause_count_and_scope() -> None:
@@ -142,8 +142,8 @@ def test_restarts_are_used_up(used: int, allowed: int, *, fails: bool) -> None:
     assert decided.status.restarts.failures == used + 1
     assert decided.status.finished is fails
     if fails:
-        assert told(decided.status.conditions)[C.FAILED] == because(Reason.RESTARTS_EXHAUSTED)
-        assert told(decided.status.conditions)[C.STALLED] == because(Reason.RESTARTS_EXHAUSTED)
+        assert summarize(decided.status.conditions)[C.FAILED] == because(Reason.RESTARTS_EXHAUSTED)
+        assert summarize(decided.status.conditions)[C.STALLED] == because(Reason.RESTARTS_EXHAUSTED)
         assert decided.status.attempt == 1
         assert decided.status.last_failure is not None
         assert decided.events[0].note == (
@@ -170,7 +170,7 @@ def test_disruptions_have_a_budget_of_their_own(how: str, had: int, allowed: int
     assert after.status.restarts == Restarts(disruptions=had + 1, failures=7)
     assert after.status.finished is fails
     if fails:
-        assert told(after.status.conditions)[C.FAILED] == because(Reason.DISRUPTIONS_EXHAUSTED)
+        assert summarize(after.status.conditions)[C.FAILED] == because(Reason.DISRUPTIONS_EXHAUSTED)
         assert after.events[0].note.endswith(f"; recovery.maxDisruptions is {allowed}")
 
 
@@ -181,4 +181,4 @@ def test_new_attempt_that_runs_ends_the_restart(how: dict[str, Any]) -> None:
     status = plan(scene.snapshot, NOW).status
     assert status.phase is Phase.RUNNING
     assert status.running_time == NOW
-    assert told(status.conditions)[C.RESTARTING] == because(Reason.WORKERS_RUNNING, holds=False)
+    assert summarize(status.conditions)[C.RESTARTING] == because(Reason.WORKERS_RUNNING, holds=False)

@@ -49,10 +49,10 @@ def test_who_gets_no_further_waits_longer_each_time(code: int, steps: list[int],
 def test_repeated_exit_92_escalates_the_scope() -> None:
     scene, scopes = RUNS.with_status(restarts=Restarts(failures=1), restart_budget=RestartBudget(furthest_step=5)), []
     for _ in range(6):
-        status = plan(scene.told_failed(1, exit_code=92, step=6, seconds_ago=10).snapshot, NOW).status
+        status = plan(scene.reported_failed(1, exit_code=92, step=6, seconds_ago=10).snapshot, NOW).status
         scopes.append(status.internal.backoff.scope)
         made = Scene(scene.spec, status.evolve(group=None)).running(attempt=status.attempt)
-        scene = made.attended()
+        scene = made.with_agents()
     assert scopes == [RestartScope.PROCESS] * 2 + [RestartScope.POD] * 2 + [RestartScope.GROUP] * 2
 
 

@@ -76,7 +76,7 @@ def test_leak_over_hours_is_tolerated() -> None:
 def test_changed_job_may_run_out_of_memory_again(how: dict[str, Any]) -> None:
     status = after(OOM)
     assert status.internal.restart_budget.out_of_memory == 1
-    changed = Scene(job(3).spec, status).running(attempt=status.attempt).wishing(**how)
+    changed = Scene(job(3).spec, status).running(attempt=status.attempt).with_spec(**how)
     assert plan(changed.snapshot, NOW).status.internal.restart_budget.out_of_memory is None
 
 
@@ -84,7 +84,7 @@ def test_message_names_full_shared_memory() -> None:
     failed = after(BUS, BUS, template=LIMITED).condition(C.FAILED)
     assert failed is not None
     assert failed.message.endswith(
-        "out of memory 2 times without a step further with a limit of 16Gi, the last time of memory that was mapped: as a rule /dev/shm is full, which counts"
+        "out of memory 2 times without a step further with a limit of 16Gi, the last time of memory that was mapped: usually /dev/shm is full, which counts"
         " towards resources.limits.memory of container main; give it more, or have fewer workers load data;"
         " a rule {action: Restart, exitCodes: [135]} tries on"
     )

@@ -33,7 +33,7 @@ def begun(scene: Scene, ran: float) -> Scene:
         launched_attempt=status.attempt,
         running_time=ago(ran),
     )
-    return replace(running, pods=pods, agents=None).attended()
+    return replace(running, pods=pods, agents=None).with_agents()
 
 
 def escalated(
@@ -48,7 +48,7 @@ def escalated(
     scene, scopes = begun(job(3, template=SUPERVISED, recovery=recovery).running(), ran), []
     scene = replace(scene, pods=tuple(replace(pod, restartable=restartable) for pod in scene.pods))
     for number in range(8):
-        decided = plan(scene.told_failed(1, step=steps(number), message=message).snapshot, NOW)
+        decided = plan(scene.reported_failed(1, step=steps(number), message=message).snapshot, NOW)
         assert decided.status == stored(decided.status)
         scene = replace(scene, status=decided.status)
         if scene.status.finished:
@@ -103,10 +103,10 @@ def test_more_allowed_restarts_try_all_scopes() -> None:
 
 
 def test_new_streak_starts_with_the_cheapest_scope() -> None:
-    scene = begun(after(RUNS.told_failed(1, step=104)), 20)
+    scene = begun(after(RUNS.reported_failed(1, step=104)), 20)
     budget = scene.status.internal.restart_budget.evolve(at_same_step=None)
     changed = scene.with_status(restart_budget=budget, backoff=Backoff())
-    assert after(changed.told_failed(1, step=104)).status.internal.backoff.scope is P
+    assert after(changed.reported_failed(1, step=104)).status.internal.backoff.scope is P
 
 
 def test_disruptions_are_no_tries() -> None:
@@ -119,10 +119,10 @@ def test_disruptions_are_no_tries() -> None:
 
 
 def test_backoff_resets_after_a_stable_minute() -> None:
-    scene = begun(after(RUNS.told_failed(1, step=104)), 60).with_status(
+    scene = begun(after(RUNS.reported_failed(1, step=104)), 60).with_status(
         backoff=Backoff(count=5, scope=P, scope_attempts=1)
     )
-    retry = after(scene.told_failed(1, step=90)).status.internal.backoff
+    retry = after(scene.reported_failed(1, step=90)).status.internal.backoff
     assert (retry.count, retry.not_before, retry.scope_attempts) == (1, NOW, 2)
 
 
@@ -145,23 +145,23 @@ def struck(strikes: int, avoided: Avoidance) -> SuspectNode:
 def test_a_worker_leaves_the_node_that_is_avoided(
     suspects: list[SuspectNode], recovery: dict[str, Any], message: str, made: list[int]
 ) -> None:
-    scene = job(3, template=SUPERVISED, recovery=recovery).running().attended().with_status(suspect_nodes=suspects)
+    scene = job(3, template=SUPERVISED, recovery=recovery).running().with_agents().with_status(suspect_nodes=suspects)
     broken = message if message == XID else ""
-    assert made_in(after(scene.told_failed(1, message=message, hardware_error=broken))) == made
+    assert made_in(after(scene.reported_failed(1, message=message, hardware_error=broken))) == made
 
 
 def test_all_workers_leave_it_that_are_there() -> None:
     scene = RUNS.with_status(suspect_nodes=[struck(1, Avoidance.NONE)]).pod(2, node="node1")
-    assert made_in(after(scene.told_failed(1, message=XID, hardware_error=XID))) == [1, 2, 2]
+    assert made_in(after(scene.reported_failed(1, message=XID, hardware_error=XID))) == [1, 2, 2]
 
 
 def test_other_workers_stay_put_during_another_failure() -> None:
     scene = RUNS.with_status(suspect_nodes=[struck(2, Avoidance.PREFERRED)])
-    assert made_in(after(scene.told_failed(0, message="boom"))) == [1, 1, 1]
+    assert made_in(after(scene.reported_failed(0, message="boom"))) == [1, 1, 1]
 
 
 def test_hang_culprit_gets_the_new_pod() -> None:
-    scene = job(4, template=SUPERVISED).running().attended().told_failed(0, exit_code=91, step=9)
+    scene = job(4, template=SUPERVISED).running().with_agents().reported_failed(0, exit_code=91, step=9)
     tried = scene.with_status(backoff=Backoff(count=1, scope=P, scope_attempts=2))
     stands = [RankProgress(rank, 9, "train", stack=("load" if rank == 2 else "all_reduce",)) for rank in range(4)]
     reports = [WorkerReport(1, rank.rank, (rank,)) for rank in stands]
@@ -186,7 +186,7 @@ def test_no_progress_fails_only_after_a_new_pod(
     for step, ran, message, index in ends:
         scene = scene.with_status(running_time=ago(ran))
         broken = message if message == XID else ""
-        failed = scene.told_failed(index, step=step, message=message, hardware_error=broken)
+        failed = scene.reported_failed(index, step=step, message=message, hardware_error=broken)
         ended = failed if message else scene.disrupted(index)
         before = scene.status.internal.backoff.scope
         scene = replace(scene, status=plan(ended.snapshot, NOW).status)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, ago, job
 from trainyard.api.reasons import Reason
-from trainyard.domain.recovery.root_cause import SETTLE_TIME, Cause, describe, find_cause, settle_time_left
+from trainyard.domain.recovery.root_cause import ROOT_CAUSE_WAIT, Cause, describe, find_cause, root_cause_wait_left
 from trainyard.domain.state.snapshot import Exit
 from trainyard.domain.state.termination import Kind
 
@@ -91,7 +91,7 @@ def test_missing_pod_of_incomplete_group_is_no_cause() -> None:
 @pytest.mark.parametrize(
     ("message", "seconds_ago", "left"),
     [
-        pytest.param(PEER, 0, SETTLE_TIME, id="a victim that ended just now"),
+        pytest.param(PEER, 0, ROOT_CAUSE_WAIT, id="a victim that ended just now"),
         pytest.param(PEER, 1, timedelta(seconds=2), id="a second ago"),
         pytest.param(PEER, 3, None, id="long enough ago"),
         pytest.param(PEER, 600, None, id="long ago"),
@@ -105,7 +105,7 @@ def test_only_a_victim_delays_the_decision(message: str, seconds_ago: float, lef
         ALL.failed(1, seconds_ago=seconds_ago, message=message, peer_lost=message == PEER).pods, range(3)
     )
     assert cause is not None
-    assert settle_time_left(cause, NOW) == left
+    assert root_cause_wait_left(cause, NOW) == left
 
 
 TRACEBACK = (

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, ago, because, job, stored, told
+from tests.support.jobs import NOW, Scene, ago, because, job, stored, summarize
 from trainyard.api.reasons import Reason
-from trainyard.api.status import MOST_SUSPECTS, Avoidance, ConditionType as C, Phase, SuspectNode, TrainingJobStatus
+from trainyard.api.status import MAX_SUSPECT_NODES, Avoidance, ConditionType as C, Phase, SuspectNode, TrainingJobStatus
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
 
@@ -118,7 +118,7 @@ def test_required_avoidance_survives_a_lesser_failure() -> None:
     [
         pytest.param(running(avoidNodes=False), id="switched off"),
         pytest.param(
-            running(*(suspect(f"bad{i}", avoidance=Avoidance.REQUIRED) for i in range(MOST_SUSPECTS))),
+            running(*(suspect(f"bad{i}", avoidance=Avoidance.REQUIRED) for i in range(MAX_SUSPECT_NODES))),
             id="all were left",
         ),
     ],
@@ -131,17 +131,17 @@ def test_useless_restart_elsewhere_is_counted(scene: Scene) -> None:
 
 def test_so_many_are_remembered_those_avoided_always_longest() -> None:
     always = [suspect(f"bad{i}", avoidance=Avoidance.REQUIRED, hours=20) for i in range(3)]
-    chance = [suspect(f"node-{i}", hours=i) for i in range(MOST_SUSPECTS - 3)]
+    chance = [suspect(f"node-{i}", hours=i) for i in range(MAX_SUSPECT_NODES - 3)]
     names = [node.name for node in after(running(*chance, *always).failed(1, exit_code=139)).suspect_nodes]
-    assert len(names) == MOST_SUSPECTS
+    assert len(names) == MAX_SUSPECT_NODES
     assert names[0] == "node1"
     assert {"bad0", "bad1", "bad2"} < {*names}
-    assert f"node-{MOST_SUSPECTS - 4}" not in names
+    assert f"node-{MAX_SUSPECT_NODES - 4}" not in names
 
 
 def test_unscheduled_job_names_the_avoided_nodes() -> None:
     scene = _unplaced(suspect("bad", avoidance=Avoidance.REQUIRED), suspect("node1"))
-    assert told(after(scene).conditions)[C.SCHEDULED] == because(Reason.UNSCHEDULABLE, holds=False)
+    assert summarize(after(scene).conditions)[C.SCHEDULED] == because(Reason.UNSCHEDULABLE, holds=False)
     scheduled_condition = after(scene).condition(C.SCHEDULED)
     assert scheduled_condition is not None
     assert scheduled_condition.message.endswith("; this job avoids bad (status.suspectNodes says why)")
@@ -159,7 +159,7 @@ def test_expired_avoidance_frees_unscheduled_workers() -> None:
 
 
 def test_disabled_avoidance_releases_unscheduled_workers() -> None:
-    scene = _unplaced(suspect("bad", avoidance=Avoidance.REQUIRED)).wishing(recovery={"avoidNodes": False})
+    scene = _unplaced(suspect("bad", avoidance=Avoidance.REQUIRED)).with_spec(recovery={"avoidNodes": False})
     assert after(scene).attempt == 2
 
 

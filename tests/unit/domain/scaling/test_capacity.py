@@ -16,7 +16,7 @@ from tests.support.elastic_jobs import (
     short_of_capacity,
     shrunk,
 )
-from tests.support.jobs import NOW, SUPERVISED, because, condition, job, told
+from tests.support.jobs import NOW, SUPERVISED, because, condition, job, summarize
 from tests.support.reconciles import act, decided, names, running
 from trainyard.api.agent_protocol import StopProgress
 from trainyard.api.internal_status import Group, Joining, Replacement
@@ -57,7 +57,7 @@ def test_shrinks_only_to_allowed_sizes() -> None:
 
 
 def test_fixed_size_job_waits_for_capacity() -> None:
-    assert decided(short_of_capacity().wishing(elastic=None), 600).status.attempt == 2
+    assert decided(short_of_capacity().with_spec(elastic=None), 600).status.attempt == 2
 
 
 def test_waits_for_pods_not_handled_by_scheduler() -> None:
@@ -78,7 +78,7 @@ def test_exceeded_quota_is_lost_capacity() -> None:
     scene = replace(scene, pods=tuple(pod for pod in scene.pods if pod.index != 1))
     assert decided(scene, 600).status.attempt == 2, "it is not known why the pod is not there"
     refused = condition(C.RUNNING, holds=False, reason=Reason.QUOTA_EXCEEDED)
-    assert decided(scene.saying(refused), 60).status.internal.joining == Joining(
+    assert decided(scene.with_conditions(refused), 60).status.internal.joining == Joining(
         current_size=3, target_size=3, attempt=3
     )
 
@@ -110,7 +110,7 @@ def test_scales_up_after_cooldown() -> None:
     assert decided(scene, 3600).status.attempt == 3, "the others train on"
     scene = act(scheduled(scene, 3), 3600)
     assert (scene.status.attempt, scene.status.internal.group and scene.status.internal.group.size) == (4, 4)
-    assert told(scene.status.conditions)["Restarting"] == because(Reason.RESIZED)
+    assert summarize(scene.status.conditions)["Restarting"] == because(Reason.RESIZED)
     assert scene.status.internal.previous_size == 3
 
 
@@ -176,7 +176,7 @@ def test_new_request_is_tried_in_full() -> None:
     scene = act(act(scene, 90), 150)
     assert scene.status.internal.joining
     assert (scene.status.internal.joining.target_size, scene.status.internal.joining.requested_size) == (4, 6)
-    scene = act(scene.wishing(replicas=5), 151)
+    scene = act(scene.with_spec(replicas=5), 151)
     assert scene.status.internal.joining
     assert (scene.status.internal.joining.target_size, scene.status.internal.joining.requested_size) == (5, None)
 
@@ -184,7 +184,7 @@ def test_new_request_is_tried_in_full() -> None:
 def test_requests_during_cooldown_become_one_resize() -> None:
     scene = shrunk()
     for seconds, replicas in ((62, 5), (64, 6), (70, 4), (80, 5)):
-        scene = act(scene.wishing(replicas=replicas), seconds)
+        scene = act(scene.with_spec(replicas=replicas), seconds)
         assert (scene.status.attempt, len(scene.pods)) == (3, 3)
     scene = act(act(scene, 90), 90)
     assert names(scene)[3:] == ["3-3", "4-3"]
@@ -225,7 +225,7 @@ def test_failed_joining_worker_retries_after_cooldown() -> None:
 
 
 def test_group_restart_keeps_shrunk_size() -> None:
-    scene = act(shrunk().wishing(recovery={"minRestartScope": "Process"}), 62)
+    scene = act(shrunk().with_spec(recovery={"minRestartScope": "Process"}), 62)
     scene = replace(scene, agents={})
     scene = scene.with_status(scale_up_paused_since=NOW + timedelta(seconds=61))
     failed = act(change_pod(scene, 0, ended=True, phase="Failed", disruption=PodIssue("Deleted", "gone")), 70)
@@ -242,7 +242,7 @@ def test_clock_set_back_does_not_extend_cooldown() -> None:
 
 
 def test_resize_stop_has_its_own_timeout() -> None:
-    scene = elastic_running(3, stopTimeoutSeconds=120).wishing(replicas=2)
+    scene = elastic_running(3, stopTimeoutSeconds=120).with_spec(replicas=2)
     assert scene.agents is not None
     takes_part = {uid: replace(agent, leave=StopProgress()) for uid, agent in scene.agents.items()}
     scene = act(replace(scene, agents=takes_part))
@@ -259,7 +259,7 @@ def test_resize_stop_has_its_own_timeout() -> None:
 @pytest.mark.parametrize("field", ["agent", "minRestartScope"])
 def test_never_shrinks_where_workers_cannot_rejoin(field: str) -> None:
     value = {"agent": "none", "minRestartScope": "Group"}[field]
-    scene = short_of_capacity().wishing(recovery={field: value})
+    scene = short_of_capacity().with_spec(recovery={field: value})
     assert decided(scene, 600).status.attempt == 2
 
 
@@ -284,19 +284,19 @@ def test_on_demand_workers_take_no_spot_nodes() -> None:
 
 
 def test_joining_workers_yield_to_on_demand_worker() -> None:
-    scene = act(act(act(shrunk(onDemandReplicas=5).wishing(replicas=6), 62), 90), 90)
+    scene = act(act(act(shrunk(onDemandReplicas=5).with_spec(replicas=6), 62), 90), 90)
     scene = act(scheduled(change_pod(change_pod(scene, 3, issue=NO_CAPACITY), 4, issue=NO_CAPACITY), 5), 91)
     assert decided(scene, 140).status.internal.joining == scene.status.internal.joining
     assert names(act(act(scene, 600), 600))[3:] == ["3-3"]
 
 
 def test_elastic_added_while_workers_join() -> None:
-    scene = act(act(running(1).wishing(replicas=5), 1), 2)
+    scene = act(act(running(1).with_spec(replicas=5), 1), 2)
     for index in (1, 2, 3):
         scene = scheduled(scene, index)
     scene = act(change_pod(scene, 4, issue=NO_CAPACITY), 5)
     assert act(scene, 10_000).status.attempt == 1
-    scene = act(scene.wishing(elastic=ELASTIC), 10)
+    scene = act(scene.with_spec(elastic=ELASTIC), 10)
     assert scene.status.internal.joining
     assert scene.status.internal.joining.ready_since == NOW + timedelta(seconds=10)
     assert decided(scene, 69).status.attempt == 1
@@ -315,20 +315,20 @@ def test_failed_main_container_retries_despite_sidecar() -> None:
 
 
 def test_cooldown_limits_full_restarts() -> None:
-    scene = elastic_running(3, growAfterSeconds=30).wishing(recovery={"minRestartScope": "Group"})
+    scene = elastic_running(3, growAfterSeconds=30).with_spec(recovery={"minRestartScope": "Group"})
     scene = scene.with_status(scale_up_paused_since=NOW)
-    requested = act(act(scene.wishing(replicas=4), 5), 5)
+    requested = act(act(scene.with_spec(replicas=4), 5), 5)
     assert (requested.status.attempt, names(requested)) == (1, ["0-1", "1-1", "2-1"])
     limited = requested.status.condition(C.RESIZING)
     assert limited is not None
     assert "elastic.growAfterSeconds" in limited.message
     assert 24 <= (decided(requested, 5).requeue_after or 0) <= 26
     assert act(act(requested, 30), 30).status.attempt == 2
-    assert decided(scene.wishing(replicas=2), 5).status.attempt == 2, "to get smaller waits for nothing"
+    assert decided(scene.with_spec(replicas=2), 5).status.attempt == 2, "to get smaller waits for nothing"
 
 
 def test_raised_bounds_are_reported() -> None:
-    scene = act(shrunk().wishing(elastic={**ELASTIC, "minReplicas": 4}), 62)
+    scene = act(shrunk().with_spec(elastic={**ELASTIC, "minReplicas": 4}), 62)
     assert (scene.status.attempt, scene.status.phase) == (3, Phase.RUNNING)
     limited = scene.status.condition(C.SCALING_LIMITED)
     assert limited is not None
@@ -336,4 +336,4 @@ def test_raised_bounds_are_reported() -> None:
         "the group has 3 workers, which elastic does not allow: it keeps them until it can scale up"
     )
     scene = act(scheduled(act(act(scene, 90), 90), 3), 91)
-    assert told(act(scene, 92).status.conditions)["ScalingLimited"] == because(Reason.SIZE_ALLOWED, holds=False)
+    assert summarize(act(scene, 92).status.conditions)["ScalingLimited"] == because(Reason.SIZE_ALLOWED, holds=False)

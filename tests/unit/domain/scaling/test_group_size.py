@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, SUPERVISED, because, job, spec, told
+from tests.support.jobs import NOW, SUPERVISED, because, job, spec, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
@@ -36,44 +36,44 @@ def test_fixed_size_job_has_no_other_size() -> None:
 
 def test_disallowed_size_is_rounded_down_and_reported() -> None:
     elastic = {"maxReplicas": 6, "multipleOf": 2}
-    scene = job(4, template=SUPERVISED, elastic=elastic).running().attended().wishing(replicas=5)
+    scene = job(4, template=SUPERVISED, elastic=elastic).running().with_agents().with_spec(replicas=5)
     decided = plan(scene.snapshot, NOW)
     limited = decided.status.condition(C.SCALING_LIMITED)
-    assert told(decided.status.conditions)["ScalingLimited"] == because(Reason.SIZE_NOT_ALLOWED)
+    assert summarize(decided.status.conditions)["ScalingLimited"] == because(Reason.SIZE_NOT_ALLOWED)
     assert limited is not None
     assert limited.message == "replicas is 5, and elastic.multipleOf is 2: the group has 4 workers"
     assert [(event.type, event.note) for event in decided.events] == [("Warning", limited.message)]
     assert (decided.status.attempt, decided.status.internal.joining, decided.actions) == (1, None, [])
     scene = scene.with_status(**dict(decided.status))
     assert plan(scene.snapshot, NOW).events == [], "reported once"
-    decided = plan(scene.wishing(replicas=4).snapshot, NOW)
-    assert told(decided.status.conditions)["ScalingLimited"] == because(Reason.SIZE_ALLOWED, holds=False)
+    decided = plan(scene.with_spec(replicas=4).snapshot, NOW)
+    assert summarize(decided.status.conditions)["ScalingLimited"] == because(Reason.SIZE_ALLOWED, holds=False)
 
 
 @pytest.mark.parametrize(("replicas", "size"), [(7, 6), (3, 2), (5, 4)])
 def test_copies_of_the_model_are_never_split(replicas: int, size: int) -> None:
-    scene = job(2, template=SUPERVISED, elastic={"maxReplicas": 8}, **PAIRS).running().attended()
-    seen = allowed_size(scene.wishing(replicas=replicas).snapshot)
+    scene = job(2, template=SUPERVISED, elastic={"maxReplicas": 8}, **PAIRS).running().with_agents()
+    seen = allowed_size(scene.with_spec(replicas=replicas).snapshot)
     assert seen.desired == size
     assert "one copy of the model needs 2 ranks" in seen.limited_because
 
 
 def test_too_small_request_gets_smallest_size() -> None:
     model = {"processesPerReplica": 1, "parallelism": {"tensor": 4}}
-    scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 8}, **model).running().attended()
-    seen = allowed_size(scene.wishing(replicas=3).snapshot)
+    scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 8}, **model).running().with_agents()
+    seen = allowed_size(scene.with_spec(replicas=3).snapshot)
     assert (seen.desired, seen.invalid_because) == (4, "")
     assert seen.limited_because.endswith("one copy of the model needs 4 ranks: the group has 4 workers")
-    none = allowed_size(scene.wishing(replicas=3, elastic={"sizes": [1, 3]}).snapshot)
+    none = allowed_size(scene.with_spec(replicas=3, elastic={"sizes": [1, 3]}).snapshot)
     assert "ranks" in none.invalid_because
 
 
 @pytest.mark.parametrize("end", ["suspended", "finished"])
 def test_inactive_job_has_no_scaling_limit(end: str) -> None:
-    scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 6, "multipleOf": 2}).running().attended()
-    scene = scene.wishing(replicas=5)
+    scene = job(4, template=SUPERVISED, elastic={"maxReplicas": 6, "multipleOf": 2}).running().with_agents()
+    scene = scene.with_spec(replicas=5)
     scene = scene.with_status(**dict(plan(scene.snapshot, NOW).status))
-    stops = scene.wishing(lifecycle={"suspend": True})
+    stops = scene.with_spec(lifecycle={"suspend": True})
     scene = stops if end == "suspended" else scene.succeeded(0, 1, 2, 3)
     for _ in range(3):
         scene = scene.with_status(**dict(plan(scene.snapshot, NOW).status))

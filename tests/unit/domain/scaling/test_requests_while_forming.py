@@ -10,7 +10,7 @@ from trainyard.api.status import Phase
 
 def forming() -> Scene:
     """Four workers, of which a rank has failed: attempt 2 is stored, and no worker waits for the others yet."""
-    scene = act(running(4).told_failed(1))
+    scene = act(running(4).reported_failed(1))
     assert where(scene) == (2, Phase.RESTARTING, 1, 0)
     return scene
 
@@ -23,8 +23,8 @@ def where(scene: Scene) -> tuple[int, Phase | None, int, int]:
 
 def formed(scene: Scene, workers: int) -> Scene:
     """So many workers have formed a group."""
-    scene = act(act(scene.attended(AgentState.WAITING, *range(workers))))
-    return act(scene.attended(AgentState.RUNNING, *range(workers)))
+    scene = act(act(scene.with_agents(AgentState.WAITING, *range(workers))))
+    return act(scene.with_agents(AgentState.RUNNING, *range(workers)))
 
 
 def joined(scene: Scene) -> Scene:
@@ -37,7 +37,7 @@ def joined(scene: Scene) -> Scene:
 
 
 def test_unobserved_request_costs_nothing() -> None:
-    scene = act(act(forming().wishing(replicas=2).wishing(replicas=6)))
+    scene = act(act(forming().with_spec(replicas=2).with_spec(replicas=6)))
     assert scene.status.internal.joining == Joining(current_size=4, target_size=6, attempt=2)
     scene = formed(scene, 4)
     assert where(scene) == (2, Phase.RUNNING, 1, 0), "the attempt that formed goes on at its own size"
@@ -50,12 +50,12 @@ def test_unobserved_request_costs_nothing() -> None:
 
 def test_observed_scale_down_replaces_forming_group() -> None:
     """Nothing is lost by it: attempt 2 has done no step. What comes after is one attempt more, as before."""
-    scene = act(act(forming().wishing(replicas=2)))
+    scene = act(act(forming().with_spec(replicas=2)))
     assert (where(scene), scene.status.internal.group) == (
         (3, Phase.RESTARTING, 1, 1),
         Group(created_in_attempt=1, size=2),
     )
-    scene = act(act(scene.wishing(replicas=6)))
+    scene = act(act(scene.with_spec(replicas=6)))
     assert names(scene) == ["0-1", "1-1", "2-3", "3-3", "4-3", "5-3"]
     scene = formed(scene, 2)
     assert where(scene) == (3, Phase.RUNNING, 1, 1)

@@ -29,7 +29,7 @@ def group(since: int, workers: int, **replaced: int) -> Group:
 
 
 def test_remaining_workers_keep_their_pods() -> None:
-    scene = running(3).wishing(replicas=2)
+    scene = running(3).with_spec(replicas=2)
     verdict = decided(scene)
     assert verdict.status.internal.group == group(1, 2)
     assert (verdict.status.attempt, verdict.status.internal.launched_attempt) == (2, 2), "no pod is to be made"
@@ -43,7 +43,7 @@ def test_remaining_workers_keep_their_pods() -> None:
 
 
 def test_lost_worker_is_replaced_in_resize() -> None:
-    scene = running(3).gone(0).wishing(replicas=2)
+    scene = running(3).gone(0).with_spec(replicas=2)
     assert decided(scene).status.internal.group == group(1, 2, w0=2)
 
 
@@ -67,8 +67,8 @@ def test_lost_worker_is_replaced_in_resize() -> None:
 def test_recreates_all_pods_where_none_can_stay(spec: dict[str, Any]) -> None:
     scene = job(2, **{"template": SUPERVISED, **spec}).running()
     if spec.get("recovery", {}).get("agent") != "none":
-        scene = scene.attended()
-    verdict = decided(scene.wishing(replicas=3))
+        scene = scene.with_agents()
+    verdict = decided(scene.with_spec(replicas=3))
     assert verdict.status.internal.group is None
     assert verdict.events[0].note.endswith("from 2 to 3; restarting all workers as attempt 2")
 
@@ -79,10 +79,10 @@ def reported(scene: Scene, index: int, attempt: int = 1) -> Any:
 
 
 def test_assignments_contain_current_size() -> None:
-    scene = after(running(3).wishing(replicas=2))
+    scene = after(running(3).with_spec(replicas=2))
     scene = scene.with_status(rendezvous=Rendezvous(attempt=2, address="10.0.0.0"))
     for replicas in (2, 5):
-        word = reported(scene.wishing(replicas=replicas), 1)
+        word = reported(scene.with_spec(replicas=replicas), 1)
         assert (word.attempt, word.run, word.environment["TRAINYARD_REPLICAS"]) == (2, True, "2")
     with pytest.raises(RefusedError) as refused:
         reported(scene, 2)
@@ -90,7 +90,7 @@ def test_assignments_contain_current_size() -> None:
 
 
 def test_rendezvous_opens_at_new_size() -> None:
-    scene = after(running(3).wishing(replicas=2))
+    scene = after(running(3).with_spec(replicas=2))
     ready = AgentView(2, AgentState.WAITING, reported_at=NOW, since=NOW)
     scene = replace(scene, agents={"pod-0-1": ready, "pod-1-1": ready})
     assert decided(scene).status.internal.rendezvous is None, "worker 2 has yet to end"
@@ -102,7 +102,7 @@ def test_size_of_older_release_comes_from_pods() -> None:
     scene = running(3).with_status(attempt=2, launched_attempt=2, group=Group(created_in_attempt=1))
     assert scene.snapshot.size.current == 3
     assert scene.snapshot.size.resized_from is None
-    assert decided(scene.wishing(replicas=2)).status.restarts.resizes == 1
+    assert decided(scene.with_spec(replicas=2)).status.restarts.resizes == 1
 
 
 def test_membership_follows_group_size() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.elastic_jobs import joining_ready
-from tests.support.jobs import NOW, Scene, because, told
+from tests.support.jobs import NOW, Scene, because, summarize
 from tests.support.reconciles import act, decided, names, running
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Joining, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
@@ -22,7 +22,7 @@ from trainyard.frameworks.worker_spec import Worker
 
 def growing() -> Scene:
     """Two workers train, and two that join have pods."""
-    scene = act(running(2).wishing(replicas=4))
+    scene = act(running(2).with_spec(replicas=4))
     assert scene.status.internal.joining == Joining(current_size=2, target_size=4, attempt=1)
     return act(scene)
 
@@ -34,8 +34,8 @@ def test_group_trains_until_joining_workers_are_ready() -> None:
     scene = joining_ready(act(scene), 2)
     seen = decided(scene).status
     assert (seen.attempt, seen.phase, seen.ready, seen.restarts.resizes) == (1, Phase.RUNNING, "2/4", 0)
-    assert told(seen.conditions)["Running"] == because(Reason.WORKERS_RUNNING)
-    assert told(seen.conditions)["Resizing"] == because(Reason.WORKERS_JOINING)
+    assert summarize(seen.conditions)["Running"] == because(Reason.WORKERS_RUNNING)
+    assert summarize(seen.conditions)["Resizing"] == because(Reason.WORKERS_JOINING)
     resizing = seen.condition(C.RESIZING)
     assert resizing is not None
     assert resizing.message == "1 of 2 joining workers is ready; the group trains until all are ready"
@@ -44,7 +44,7 @@ def test_group_trains_until_joining_workers_are_ready() -> None:
     others = [Replacement(worker=2, last_worker=3, attempt=1)]
     assert scene.status.internal.group == Group(created_in_attempt=1, size=4, replacements=others)
     assert (scene.status.restarts.resizes, names(act(scene))) == (1, ["0-1", "1-1", "2-1", "3-1"])
-    assert told(act(scene).status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
+    assert summarize(act(scene).status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
 
 
 def test_waits_for_unprepared_workers() -> None:
@@ -56,7 +56,7 @@ def test_waits_for_unprepared_workers() -> None:
 
 
 def test_scale_up_events() -> None:
-    assert [event.note for event in decided(running(2).wishing(replicas=3)).events] == [
+    assert [event.note for event in decided(running(2).with_spec(replicas=3)).events] == [
         "replicas was raised: scaling up from 2 to 3 workers; the group trains until 1 joining worker is ready"
     ]
     verdict = decided(joining_ready(joining_ready(growing(), 2), 3))
@@ -66,7 +66,7 @@ def test_scale_up_events() -> None:
 
 
 def test_withdrawn_request_costs_nothing() -> None:
-    scene = act(growing().wishing(replicas=2))
+    scene = act(growing().with_spec(replicas=2))
     assert (scene.status.internal.joining, scene.status.attempt) == (
         Joining(current_size=2, target_size=2, attempt=1),
         1,
@@ -74,15 +74,15 @@ def test_withdrawn_request_costs_nothing() -> None:
     scene = act(scene)
     assert (scene.status.attempt, names(scene)) == (1, ["0-1", "1-1"])
     assert act(scene).status.internal.joining is None
-    assert told(scene.status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
+    assert summarize(scene.status.conditions)["Resizing"] == because(Reason.RESIZED, holds=False)
 
 
 def test_changed_request_is_followed() -> None:
-    scene = act(act(growing().wishing(replicas=3)))
+    scene = act(act(growing().with_spec(replicas=3)))
     assert scene.status.internal.joining == Joining(current_size=2, target_size=3, attempt=1)
     assert names(scene) == ["0-1", "1-1", "2-1"]
-    assert names(act(act(scene.wishing(replicas=4)))) == ["0-1", "1-1", "2-1", "3-1"]
-    scene = act(scene.wishing(replicas=1))
+    assert names(act(act(scene.with_spec(replicas=4)))) == ["0-1", "1-1", "2-1", "3-1"]
+    scene = act(scene.with_spec(replicas=1))
     assert (scene.status.attempt, scene.status.internal.group) == (2, Group(created_in_attempt=1, size=1))
     assert names(act(scene)) == ["0-1"]
 
@@ -98,7 +98,7 @@ def test_failed_joining_worker_ends_the_wait() -> None:
 
 
 def test_failure_meanwhile_recovers_at_old_size() -> None:
-    scene = act(growing().told_failed(1))
+    scene = act(growing().reported_failed(1))
     assert (scene.status.attempt, scene.status.restarts.failures) == (2, 1)
     assert scene.status.internal.group == Group(created_in_attempt=1, size=2)
     assert scene.status.internal.joining == Joining(current_size=2, target_size=4, attempt=1), "they go on to get ready"
@@ -125,9 +125,9 @@ def test_joining_pod_on_lost_node_is_replaced() -> None:
 
 
 def test_suspended_job_has_no_joining_workers() -> None:
-    scene = act(growing().wishing(replicas=4, lifecycle={"suspend": True}))
+    scene = act(growing().with_spec(replicas=4, lifecycle={"suspend": True}))
     assert (scene.status.internal.joining, scene.status.phase) == (None, Phase.SUSPENDED)
-    assert told(scene.status.conditions)["Resizing"] == because(Reason.SUSPENDED, holds=False)
+    assert summarize(scene.status.conditions)["Resizing"] == because(Reason.SUSPENDED, holds=False)
     assert names(act(scene)) == []
 
 
@@ -136,13 +136,13 @@ def test_joining_workers_wait_during_restart() -> None:
     for index, runs in ((0, True), (2, False)):
         word = assignment(next(pod for pod in scene.pods if pod.index == index), scene.job)
         assert (word.attempt, word.run) == (1, runs)
-    scene = act(scene.told_failed(1))
+    scene = act(scene.reported_failed(1))
     word = assignment(next(pod for pod in scene.pods if pod.index == 2), scene.job)
     assert (word.attempt, word.run) == (1, False)
 
 
 def test_joining_pods_wait_for_rendezvous() -> None:
-    scene = act(running(2).wishing(replicas=3))
+    scene = act(running(2).with_spec(replicas=3))
     made = worker_pod(Worker(scene.job, 2, 1, 3), AgentImage("operator:1"), CoordinatorEndpoint("https://operator"))
     variables = {each["name"]: each.get("value") for each in made["spec"]["containers"][0]["env"]}
     assert (variables["TRAINYARD_RENDEZVOUS"], variables["TRAINYARD_REPLICAS"]) == ("wait", "3")
@@ -151,12 +151,12 @@ def test_joining_pods_wait_for_rendezvous() -> None:
 
 
 def test_quota_rejects_joining_workers_alone() -> None:
-    scene = act(running(2).wishing(replicas=3))
+    scene = act(running(2).with_spec(replicas=3))
     asked = decided(scene)
     assert [*asked.actions] == [CreateWorker(2, 1, 3)]
     status = refused(scene.job, asked, Refusal(Reason.QUOTA_EXCEEDED, "exceeded quota: gpus"), NOW).status
-    assert told(status.conditions)["Resizing"] == because(Reason.QUOTA_EXCEEDED)
-    assert told(status.conditions)["Running"] == because(Reason.WORKERS_RUNNING)
+    assert summarize(status.conditions)["Resizing"] == because(Reason.QUOTA_EXCEEDED)
+    assert summarize(status.conditions)["Running"] == because(Reason.WORKERS_RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_quota_rejects_joining_workers_alone() -> None:
     ids=["by the spec", "without agents", "the command was written for so many"],
 )
 def test_recreates_all_where_workers_cannot_join(spec: dict[str, Any]) -> None:
-    scene = act(running(2, **spec).wishing(replicas=3))
+    scene = act(running(2, **spec).with_spec(replicas=3))
     assert (scene.status.attempt, scene.status.internal.group, scene.status.internal.joining) == (2, None, None)
 
 
@@ -185,11 +185,11 @@ def of_rows(number: int) -> Scene:
 
 
 def test_recreates_all_after_too_many_replacements() -> None:
-    assert act(of_rows(MAX_REPLACEMENTS - 1).wishing(replicas=1000)).status.internal.joining
-    scene = act(of_rows(MAX_REPLACEMENTS).wishing(replicas=1000))
+    assert act(of_rows(MAX_REPLACEMENTS - 1).with_spec(replicas=1000)).status.internal.joining
+    scene = act(of_rows(MAX_REPLACEMENTS).with_spec(replicas=1000))
     assert (scene.status.attempt, scene.status.internal.group) == (3, None)
 
 
 def test_recreates_all_without_coordinator() -> None:
-    scene = act(replace(running(2), agents=None).wishing(replicas=3))
+    scene = act(replace(running(2), agents=None).with_spec(replicas=3))
     assert (scene.status.attempt, scene.status.internal.group) == (2, None)

@@ -40,15 +40,15 @@ def crowded() -> Scene:
 def test_repeated_request_is_tried_again() -> None:
     scene = crowded()
     assert scene.status.internal.joining == Joining(current_size=3, target_size=5, attempt=3, requested_size=6)
-    scene = act(scene.wishing(replicas=3), 161)
-    scene = settled(scene.wishing(replicas=6), 162)
+    scene = act(scene.with_spec(replicas=3), 161)
+    scene = settled(scene.with_spec(replicas=6), 162)
     assert names(scene)[3:] == ["3-3", "4-3", "5-3"]
 
 
 def test_never_scales_to_disallowed_size() -> None:
     scene = crowded()
-    assert settled(scene.wishing(elastic={**ELASTIC, "multipleOf": 2}), 161).status.size == 4, "worker 3 is ready"
-    scene = settled(scene.wishing(elastic={**ELASTIC, "minReplicas": 6}), 161)
+    assert settled(scene.with_spec(elastic={**ELASTIC, "multipleOf": 2}), 161).status.size == 4, "worker 3 is ready"
+    scene = settled(scene.with_spec(elastic={**ELASTIC, "minReplicas": 6}), 161)
     assert scene.status.internal.joining
     assert (scene.status.attempt, scene.status.internal.joining.target_size) == (3, 6)
 
@@ -64,7 +64,7 @@ def test_replacement_keeps_joining_workers() -> None:
 def test_changing_requests_do_not_delay_ready_workers() -> None:
     scene = settled(scheduled(scaling_up(), 3), 100)
     for second, replicas in ((120, 5), (140, 6), (159, 5)):
-        scene = settled(scene.wishing(replicas=replicas), second)
+        scene = settled(scene.with_spec(replicas=replicas), second)
         scene = settled(change_pod(change_pod(scene, 4, issue=NO_CAPACITY), replicas - 1, issue=NO_CAPACITY), second)
     assert settled(scene, 160).status.size == 4
 
@@ -84,7 +84,7 @@ def test_clock_set_back_drops_no_joining_worker() -> None:
     scene = settled(scheduled(scaling_up(), 3), 100)
     for seconds in (80, -3600):
         assert names(settled(scene, seconds))[3:] == ["3-3", "4-3", "5-3"]
-    patient = scene.wishing(elastic={**ELASTIC, "growAfterSeconds": 3600})
+    patient = scene.with_spec(elastic={**ELASTIC, "growAfterSeconds": 3600})
     assert names(settled(patient, 101))[3:] == ["3-3", "4-3", "5-3"]
 
 
@@ -97,7 +97,7 @@ def test_waits_until_node_reports_running() -> None:
 
 def test_joining_worker_yields_its_node() -> None:
     """The group could not do with fewer: its bounds were raised meanwhile."""
-    scene = settled(scaling_up().wishing(elastic={**ELASTIC, "minReplicas": 4}), 91)
+    scene = settled(scaling_up().with_spec(elastic={**ELASTIC, "minReplicas": 4}), 91)
     scene = settled(scheduled(scene, 3), 92)
     scene = settled(change_pod(scene.disrupted(1), 1, ended=True, phase="Failed"), 95)
     scene = settled(change_pod(set_agents(scene), 1, issue=NO_CAPACITY), 96)
@@ -120,7 +120,7 @@ def test_unstartable_worker_caps_size_and_keeps_node() -> None:
 
 
 def test_unhandled_pod_is_not_unschedulable() -> None:
-    scene = scheduled(scaling_up().wishing(elastic={**ELASTIC, "shrinkAfterSeconds": 0}), 3)
+    scene = scheduled(scaling_up().with_spec(elastic={**ELASTIC, "shrinkAfterSeconds": 0}), 3)
     assert names(settled(scene, 91))[3:] == ["3-3", "4-3", "5-3"]
     gated = change_pod(change_pod(scene, 4, issue=PodIssue("SchedulingGated", "")), 5, issue=NO_CAPACITY)
     assert names(settled(gated, 92))[3:] == ["3-3", "4-3", "5-3"]

@@ -53,7 +53,7 @@ def test_loss_of_worker_0_restarts_all() -> None:
     [(2, ["0-1", "1-1"]), (4, ["0-1", "1-1", "2-1", "3-2"])],
 )
 def test_resize_keeps_healthy_pods(replicas: int, pods: list[str]) -> None:
-    scene = act(act(running(3).wishing(replicas=replicas)))
+    scene = act(act(running(3).with_spec(replicas=replicas)))
     assert names(scene) == pods
     assert (scene.status.attempt, scene.status.awaiting_rendezvous) == (2, False)
     assert scene.status.internal.group

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, ago, because, job, spec, stored, told
+from tests.support.jobs import NOW, Scene, ago, because, job, spec, stored, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import RANKS_FIT
 from trainyard.api.status import ConditionType as C, Phase
@@ -100,16 +100,16 @@ def test_indivisible_size_creates_no_worker() -> None:
     first = decided(scene)
     assert list(first.actions) == []
     assert first.status.phase is Phase.PENDING
-    assert told(first.status.conditions)[C.RUNNING] == because(Reason.INVALID_SPEC, holds=False)
+    assert summarize(first.status.conditions)[C.RUNNING] == because(Reason.INVALID_SPEC, holds=False)
     reported_once(scene, f"{RANKS_FIT}: 3 x 1 is 3, and 2 x 1 x 1 is 2; no worker is started")
 
 
 def test_job_starts_once_size_is_divisible() -> None:
     stalled = decided(job(3, **PAIRS))
-    mended = replace(job(3, **PAIRS), status=stored(stalled.status)).wishing(replicas=4)
+    mended = replace(job(3, **PAIRS), status=stored(stalled.status)).with_spec(replicas=4)
     begun = decided(mended)
     assert list(begun.actions) == [CreateService(), *(CreateWorker(index, 1, 4) for index in range(4))]
-    assert told(begun.status.conditions)[C.STALLED][0] is False
+    assert summarize(begun.status.conditions)[C.STALLED][0] is False
 
 
 def test_startup_deadline_applies_to_indivisible_size() -> None:
@@ -123,12 +123,12 @@ def test_startup_deadline_applies_to_indivisible_size() -> None:
 
 
 class TestAGroupThatIsThere:
-    scaled = job(4, **PAIRS).running().wishing(replicas=5)
+    scaled = job(4, **PAIRS).running().with_spec(replicas=5)
 
     def test_goes_on(self) -> None:
         went_on = decided(self.scaled)
         assert (list(went_on.actions), went_on.status.attempt, went_on.status.phase) == ([], 1, Phase.RUNNING)
-        assert (went_on.status.ready, told(went_on.status.conditions)[C.RUNNING][0]) == ("4/4", True)
+        assert (went_on.status.ready, summarize(went_on.status.conditions)[C.RUNNING][0]) == ("4/4", True)
         reported_once(
             self.scaled, f"{RANKS_FIT}: 5 x 1 is 5, and 2 x 1 x 1 is 2; until then the group keeps its 4 workers"
         )
@@ -143,18 +143,18 @@ class TestAGroupThatIsThere:
         assert {type(action) for action in decided(gone).actions} == {DeletePod}
 
     def test_missing_workers_are_created(self) -> None:
-        half = job(4, **PAIRS).started().wishing(replicas=5)
+        half = job(4, **PAIRS).started().with_spec(replicas=5)
         half = replace(half, pods=job(4).created().pods[:2], has_service=True)
         assert list(decided(half).actions) == [CreateWorker(2, 1, 4), CreateWorker(3, 1, 4)]
 
     def test_follows_a_size_that_fits(self) -> None:
         stalled = replace(self.scaled, status=stored(decided(self.scaled).status))
-        back = decided(stalled.wishing(replicas=4)).status
-        assert (back.attempt, told(back.conditions)[C.STALLED][0]) == (1, False)
-        resized = decided(stalled.wishing(replicas=6)).status
+        back = decided(stalled.with_spec(replicas=4)).status
+        assert (back.attempt, summarize(back.conditions)[C.STALLED][0]) == (1, False)
+        resized = decided(stalled.with_spec(replicas=6)).status
         assert (resized.attempt, resized.restarts.resizes) == (2, 1)
 
     def test_may_complete_and_be_suspended(self) -> None:
         assert decided(self.scaled.succeeded(0, 1, 2, 3)).status.phase is Phase.COMPLETE
-        paused = self.scaled.wishing(lifecycle={"suspend": True})
+        paused = self.scaled.with_spec(lifecycle={"suspend": True})
         assert decided(paused).status.phase is Phase.SUSPENDED

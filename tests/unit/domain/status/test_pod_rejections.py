@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, because, condition, job, stored, told
+from tests.support.jobs import NOW, Scene, because, condition, job, stored, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.actions import Plan
@@ -29,7 +29,7 @@ def after(scene: Scene, refusal: Refusal) -> Plan:
 )
 def test_reason_is_in_the_status_and_retried(reason: Reason, wait: float) -> None:
     decided = after(job(3), Refusal(reason, "no"))
-    assert told(decided.status.conditions)[C.RUNNING] == because(reason, holds=False)
+    assert summarize(decided.status.conditions)[C.RUNNING] == because(reason, holds=False)
     assert (decided.requeue_after, decided.status.finished) == (wait, False)
     assert [(e.type, e.reason, e.note) for e in decided.events] == [("Warning", reason, "no")]
 
@@ -57,7 +57,10 @@ def test_invalid_template_fails_the_job() -> None:
 
 OVER = [
     job(3).running().finished(),
-    job(3, lifecycle={"cleanPods": "All"}).running().finished(C.FAILED).saying(condition(C.STALLED, reason="It")),
+    job(3, lifecycle={"cleanPods": "All"})
+    .running()
+    .finished(C.FAILED)
+    .with_conditions(condition(C.STALLED, reason="It")),
     job(3, lifecycle={"suspend": True}).running().suspended(),
     job(3, lifecycle={"ttlSecondsAfterFinished": 1}).finished(seconds_ago=5),
 ]
@@ -69,8 +72,8 @@ NO_RIGHT = Refusal(Reason.PERMISSION_DENIED, "cannot delete resource")
 def test_refused_deletion_is_reported_and_changes_nothing_else(scene: Scene, reason: Reason) -> None:
     before = scene.job.status
     decided = after(scene, Refusal(reason, "no"))
-    others = told(before.conditions) | {C.STALLED: because(reason)}
-    assert told(decided.status.conditions) == others
+    others = summarize(before.conditions) | {C.STALLED: because(reason)}
+    assert summarize(decided.status.conditions) == others
     assert (decided.status.phase, decided.requeue_after) == (before.phase, RETRY_AFTER)
     assert [(e.type, e.reason, e.note) for e in decided.events] == [("Warning", reason, "no")]
 
@@ -89,7 +92,7 @@ def test_repeated_deletion_rejection_writes_nothing(scene: Scene) -> None:
 def test_granted_permission_resumes_all_but_failed_jobs(scene: Scene) -> None:
     first = after(scene, NO_RIGHT)
     again = replace(scene, status=stored(first.status))
-    holds, reason = told(plan(again.snapshot, NOW).status.conditions)[C.STALLED]
+    holds, reason = summarize(plan(again.snapshot, NOW).status.conditions)[C.STALLED]
     failed = scene.status.condition(C.FAILED)
     if failed is not None and failed.status == "True":
         assert (holds, reason) == because(failed.reason)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, because, condition, job, told, worker
+from tests.support.jobs import NOW, Scene, because, condition, job, summarize, worker
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
 from trainyard.domain.plan import plan
@@ -59,7 +59,7 @@ def test_counts(scene: Scene, counts: tuple[int, int, str]) -> None:
             id="no image",
         ),
         pytest.param(
-            job(3).created().waiting(0, "Unschedulable", scheduled=False).saying(condition(C.RESTARTING)),
+            job(3).created().waiting(0, "Unschedulable", scheduled=False).with_conditions(condition(C.RESTARTING)),
             Phase.RESTARTING,
             because(Reason.UNSCHEDULABLE, holds=False),
             because(Reason.UNSCHEDULABLE, holds=False),
@@ -75,18 +75,18 @@ def test_phase_and_conditions(
 ) -> None:
     status = seen(scene)
     assert status.phase is phase
-    assert told(status.conditions)[C.SCHEDULED] == scheduled
-    assert told(status.conditions)[C.RUNNING] == running
+    assert summarize(status.conditions)[C.SCHEDULED] == scheduled
+    assert summarize(status.conditions)[C.RUNNING] == running
 
 
 def test_restart_reason_may_be_unknown_to_this_operator() -> None:
-    scene = job(3).started(attempt=2).saying(condition(C.RESTARTING, reason="HangDetected"))
-    assert told(seen(scene).conditions)[C.RUNNING] == (False, "HangDetected")
+    scene = job(3).started(attempt=2).with_conditions(condition(C.RESTARTING, reason="HangDetected"))
+    assert summarize(seen(scene).conditions)[C.RUNNING] == (False, "HangDetected")
 
 
 def test_job_that_continues_is_no_longer_stalled() -> None:
-    scene = ALL.saying(condition(C.STALLED, reason=Reason.INVALID_SPEC))
-    assert told(seen(scene).conditions)[C.STALLED] == because(Reason.WORKERS_RUNNING, holds=False)
+    scene = ALL.with_conditions(condition(C.STALLED, reason=Reason.INVALID_SPEC))
+    assert summarize(seen(scene).conditions)[C.STALLED] == because(Reason.WORKERS_RUNNING, holds=False)
 
 
 def test_running_time_is_that_of_the_first_time() -> None:

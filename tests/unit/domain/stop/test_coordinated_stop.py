@@ -8,7 +8,7 @@ import pytest
 from tests.support.jobs import NOW, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.agent_protocol import AgentState, StopProgress
-from trainyard.api.base import MOST
+from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
@@ -41,7 +41,7 @@ STOPS = part(LEAVES, *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN)
 
 def saved(scene: Scene, *indexes: int) -> Scene:
     for index in indexes:
-        scene = scene.told_failed(index, exit_code=90, message=SAVED)
+        scene = scene.reported_failed(index, exit_code=90, message=SAVED)
     return scene
 
 
@@ -57,7 +57,7 @@ def test_deletion_suspension_and_resize_stop_in_coordination_too() -> None:
     asked = part(ABLE, StopProgress(), StopProgress(), StopProgress(leaving=True))
     reasons = [
         act(scene).status.internal.coordinated_stop
-        for scene in (asked, ABLE.wishing(lifecycle={"suspend": True}), ABLE.wishing(replicas=2))
+        for scene in (asked, ABLE.with_spec(lifecycle={"suspend": True}), ABLE.with_spec(replicas=2))
     ]
     assert [stop.reason if stop else None for stop in reasons] == [
         "worker 2 (pod train-worker-2-1) was asked to end",
@@ -71,8 +71,8 @@ def test_deletion_suspension_and_resize_stop_in_coordination_too() -> None:
     [
         part(LEAVES, StopProgress(), StopProgress(), None),
         part(LEAVES, StopProgress(), state=AgentState.FAILED),
-        LEAVES.vanished(2),
-        part(LEAVES, StopProgress(), StopProgress(), StopProgress()).hung_up(2),
+        LEAVES.with_unreachable_node(2),
+        part(LEAVES, StopProgress(), StopProgress(), StopProgress()).disconnected(2),
         replace(LEAVES, agents={}),
         LEAVES.gone(2),
     ],
@@ -99,7 +99,9 @@ def test_the_step_after_the_furthest_is_the_last() -> None:
     assert event.note == f"{ASKED.reason}: all ranks stop after step 8"
 
 
-@pytest.mark.parametrize(("passed", "step"), [((-1, -1, -1), 0), ((0, -1, 0), 1), ((MOST - 1, 0, 0), MOST)])
+@pytest.mark.parametrize(
+    ("passed", "step"), [((-1, -1, -1), 0), ((0, -1, 0), 1), ((MAX_JSON_INTEGER - 1, 0, 0), MAX_JSON_INTEGER)]
+)
 def test_the_first_step_and_the_last_of_all(passed: tuple[int, ...], step: int) -> None:
     stop = act(part(WAITS, *waiting(*passed))).status.internal.coordinated_stop
     assert stop is not None
@@ -122,7 +124,7 @@ def test_agent_reconnecting_to_report_is_waited_for(scene: Scene) -> None:
 
 
 def test_a_new_leader_receives_agent_reports_first() -> None:
-    for scene in (ABLE.deleted(1), WAITS, ABLE.wishing(lifecycle={"suspend": True})):
+    for scene in (ABLE.deleted(1), WAITS, ABLE.with_spec(lifecycle={"suspend": True})):
         fresh = replace(scene, agents={}, coordinator_up_since=ago(1))
         assert (act(fresh).status, act(fresh).requeue_after) == (scene.status, 5.0)
 
@@ -145,9 +147,9 @@ def test_cause_that_vanishes_before_the_step() -> None:
 
 
 def test_the_verdict_waits_until_all_have_ended() -> None:
-    some = STOPS.told_failed(0, exit_code=90, message=SAVED)
+    some = STOPS.reported_failed(0, exit_code=90, message=SAVED)
     assert (act(some).status, act(some).requeue_after) == (some.status, 29.0)
-    done = some.said_good_bye(1).told_failed(2, exit_code=90, message=SAVED)
+    done = some.reported_finished(1).reported_failed(2, exit_code=90, message=SAVED)
     meets = after(done)
     restarts = meets.status.restarts
     assert (meets.status.attempt, restarts.failures, restarts.disruptions) == (2, 0, 1)
@@ -165,7 +167,7 @@ def test_wait_is_bounded_by_the_deleted_pod() -> None:
 
 def test_wait_is_otherwise_the_pods_grace_period() -> None:
     knows = part(ABLE, *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN)
-    suspended = knows.wishing(lifecycle={"suspend": True})
+    suspended = knows.with_spec(lifecycle={"suspend": True})
     assert (act(suspended).status.attempt, act(suspended).requeue_after) == (1, 29.0)
     later = plan(suspended.snapshot, NOW + timedelta(seconds=29))
     assert later.status.holds(C.SUSPENDED)
@@ -174,15 +176,15 @@ def test_wait_is_otherwise_the_pods_grace_period() -> None:
 def test_suspension_and_resize_proceed_once_all_exited() -> None:
     done = STOPS
     for index in range(3):
-        done = done.told_failed(index, exit_code=90, message=SAVED)
+        done = done.reported_failed(index, exit_code=90, message=SAVED)
     ended = replace(done, pods=ABLE.pods)
-    assert act(ended.wishing(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
-    resized = act(ended.wishing(replicas=2)).status
+    assert act(ended.with_spec(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
+    resized = act(ended.with_spec(replicas=2)).status
     assert (resized.attempt, resized.restarts.resizes, resized.restarts.disruptions) == (2, 1, 0)
 
 
 def test_failing_worker_ends_the_wait() -> None:
-    failed = STOPS.told_failed(0, exit_code=7)
+    failed = STOPS.reported_failed(0, exit_code=7)
     decided = act(failed)
     assert decided.status.attempt == 2
     assert decided.status.restarts.disruptions == 1, "the deletion came first"
@@ -208,14 +210,14 @@ LONG = part(ABLE.deleted(1, seconds_ago=1, grace=3600), *waiting(7, 7, 7)).with_
 
 def test_lost_worker_ends_the_stop_wait() -> None:
     assert act(LONG).status.attempt == 1
-    assert act(LONG.vanished(2, seconds_ago=60)).status.attempt == 2
-    assert act(LONG.hung_up(2, seconds_ago=60)).status.attempt == 2
+    assert act(LONG.with_unreachable_node(2, seconds_ago=60)).status.attempt == 2
+    assert act(LONG.disconnected(2, seconds_ago=60)).status.attempt == 2
 
 
 def test_active_deadline_ends_the_stop_wait() -> None:
-    soon = LONG.wishing(lifecycle={"activeDeadlineSeconds": 310})
+    soon = LONG.with_spec(lifecycle={"activeDeadlineSeconds": 310})
     assert act(soon).requeue_after == 10
-    assert act(LONG.wishing(lifecycle={"activeDeadlineSeconds": 300})).status.holds(C.FAILED)
+    assert act(LONG.with_spec(lifecycle={"activeDeadlineSeconds": 300})).status.holds(C.FAILED)
 
 
 @pytest.mark.parametrize("step", [None, 8])
@@ -246,7 +248,7 @@ def test_agreement_is_bounded_by_the_pods_time() -> None:
 def test_requested_exit_is_not_counted_despite_rules() -> None:
     taken_back = saved(ABLE.with_status(coordinated_stop=KNOWN), 0, 1, 2)
     for recovery in ({"maxDisruptions": 0}, {"maxRestarts": 0, "rules": [{"exitCodes": [90], "action": "Restart"}]}):
-        status = plan(taken_back.wishing(recovery=recovery).snapshot, NOW + timedelta(seconds=3)).status
+        status = plan(taken_back.with_spec(recovery=recovery).snapshot, NOW + timedelta(seconds=3)).status
         assert (status.attempt, status.holds(C.FAILED), status.restarts.failures) == (2, False, 0)
 
 
@@ -254,7 +256,7 @@ def test_the_clocks_may_differ_about_what_came_first() -> None:
     ahead = saved(
         part(ABLE.deleted(1, seconds_ago=-2, grace=30), *waiting(7, 7, 7)).with_status(coordinated_stop=KNOWN), 0, 2
     )
-    status = act(ahead.said_good_bye(1)).status
+    status = act(ahead.reported_finished(1)).status
     assert "worker 1 of attempt 1" in str(status.condition(C.RESTARTING))
     assert (status.restarts.failures, status.restarts.disruptions) == (0, 1)
 
@@ -267,5 +269,5 @@ def test_words_without_an_end_are_cut() -> None:
 
 def test_job_without_agents_does_not_wait() -> None:
     fresh = replace(job(1).running(), agents={}, coordinator_up_since=ago(1))
-    assert act(fresh.wishing(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
+    assert act(fresh.with_spec(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
     assert act(fresh.deleted(0)).status.attempt == 2

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.jobs import NOW, SUPERVISED, Scene, ago, because, condition, job, stored, told, worker
+from tests.support.jobs import NOW, SUPERVISED, Scene, ago, because, condition, job, stored, summarize, worker
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.actions import DeleteJob, DeletePod, Plan
@@ -24,7 +24,7 @@ WORKER_0 = job(3, lifecycle={"success": "Worker0"}).running()
             ALL.succeeded(0, 1, 2).deleted(1), "all 3 workers succeeded", id="all, and then a pod was deleted"
         ),
         pytest.param(
-            ALL.succeeded(0, 1, 2).wishing(replicas=5), "all 3 workers succeeded", id="all of a group as made"
+            ALL.succeeded(0, 1, 2).with_spec(replicas=5), "all 3 workers succeeded", id="all of a group as made"
         ),
         pytest.param(
             ALL.succeeded(0, 1).pod(2, phase="Running", exit=ALL.succeeded(2).pods[2].exit),
@@ -40,7 +40,7 @@ def test_success(scene: Scene, message: str) -> None:
     complete = status.condition(C.COMPLETE)
     assert complete is not None
     assert (status.phase, complete.reason, complete.message) == (Phase.COMPLETE, Reason.WORKERS_SUCCEEDED, message)
-    assert told(status.conditions)[C.RUNNING] == because(Reason.WORKERS_SUCCEEDED, holds=False)
+    assert summarize(status.conditions)[C.RUNNING] == because(Reason.WORKERS_SUCCEEDED, holds=False)
     assert (status.completion_time, status.internal.active_since, status.ready) == (NOW, None, "3/3")
     assert [(e.type, e.reason) for e in decided.events] == [("Normal", Reason.WORKERS_SUCCEEDED)]
 
@@ -52,7 +52,7 @@ def test_success(scene: Scene, message: str) -> None:
         pytest.param(ALL.succeeded(0), id="worker 0 alone, where all count"),
         pytest.param(WORKER_0.succeeded(1, 2), id="the others alone, where worker 0 counts"),
         pytest.param(ALL.succeeded(0, 1, 2).gone(2), id="one is gone"),
-        pytest.param(ALL.succeeded(0, 1).wishing(replicas=2), id="enough for the new size, not for the group's"),
+        pytest.param(ALL.succeeded(0, 1).with_spec(replicas=2), id="enough for the new size, not for the group's"),
         pytest.param(ALL.succeeded(0, 1, 2).started(attempt=2), id="an old attempt"),
     ],
 )
@@ -66,8 +66,10 @@ def test_failure_is_not_shown_as_ready() -> None:
 
 
 def test_end_of_a_restarting_job_ends_the_restart() -> None:
-    scene = ALL.saying(condition(C.RESTARTING)).succeeded(0, 1, 2)
-    assert told(plan(scene.snapshot, NOW).status.conditions)[C.RESTARTING] == because(Reason.JOB_FINISHED, holds=False)
+    scene = ALL.with_conditions(condition(C.RESTARTING)).succeeded(0, 1, 2)
+    assert summarize(plan(scene.snapshot, NOW).status.conditions)[C.RESTARTING] == because(
+        Reason.JOB_FINISHED, holds=False
+    )
 
 
 MIXED = ALL.succeeded(0).failed(1)
@@ -76,7 +78,7 @@ MIXED = ALL.succeeded(0).failed(1)
 @pytest.mark.parametrize("kind", [C.COMPLETE, C.FAILED])
 @pytest.mark.parametrize(("policy", "going"), [("Running", [2]), ("All", [0, 1, 2]), ("None", [])])
 def test_clean_pods(kind: C, policy: str, going: list[int]) -> None:
-    scene = MIXED.finished(kind).wishing(lifecycle={"cleanPods": policy})
+    scene = MIXED.finished(kind).with_spec(lifecycle={"cleanPods": policy})
     expected = [DeletePod(p.name, p.uid, Reason.JOB_FINISHED) for p in scene.pods if p.index in going]
     assert plan(scene.snapshot, NOW).actions == expected
 
@@ -89,7 +91,7 @@ def test_pods_of_old_attempts_are_cleaned_once() -> None:
 @pytest.mark.parametrize(("seconds", "goes"), [(10, False), (61, True)])
 def test_failed_worker_gets_time_to_exit_by_itself(seconds: float, *, goes: bool) -> None:
     """Where its container has a policy of its own, its node starts it again and again."""
-    runs = job(1, template=SUPERVISED, recovery={"maxRestarts": 0}).running().attended().told_failed(0)
+    runs = job(1, template=SUPERVISED, recovery={"maxRestarts": 0}).running().with_agents().reported_failed(0)
     over = replace(runs, status=stored(plan(runs.snapshot, NOW).status)).with_status(completion_time=ago(seconds))
     decided = plan(over.snapshot, NOW)
     assert [isinstance(action, DeletePod) for action in decided.actions] == [True] * goes
@@ -110,9 +112,9 @@ DONE = ALL.succeeded(0, 1, 2).finished()
         pytest.param(DONE, id="as it ended"),
         pytest.param(DONE.gone(0, 1, 2), id="its pods are deleted"),
         pytest.param(replace(DONE, has_service=False), id="its Service is deleted"),
-        pytest.param(DONE.wishing(replicas=9), id="it is scaled"),
-        pytest.param(DONE.wishing(recovery={"maxRestarts": 99}), id="more restarts are allowed"),
-        pytest.param(DONE.wishing(lifecycle={"suspend": True}), id="it is suspended"),
+        pytest.param(DONE.with_spec(replicas=9), id="it is scaled"),
+        pytest.param(DONE.with_spec(recovery={"maxRestarts": 99}), id="more restarts are allowed"),
+        pytest.param(DONE.with_spec(lifecycle={"suspend": True}), id="it is suspended"),
         pytest.param(DONE.failed(1), id="a pod of it fails"),
         pytest.param(
             replace(DONE, pods=(worker(0, attempt=7, phase="Failed", ended=True),)),
@@ -141,11 +143,11 @@ def test_finished_job_stays_as_it_is(scene: Scene, kind: C) -> None:
 )
 def test_ttl(ttl: int | None, ended: float, expected: tuple[bool, float | None]) -> None:
     lifecycle = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
-    scene = DONE.wishing(lifecycle=lifecycle).with_status(completion_time=ago(ended))
+    scene = DONE.with_spec(lifecycle=lifecycle).with_status(completion_time=ago(ended))
     decided = plan(scene.snapshot, NOW)
     assert (decided.actions == [DeleteJob(Reason.TTL_EXPIRED)], decided.requeue_after) == expected
 
 
 def test_ttl_of_a_job_that_is_going_already() -> None:
-    scene = replace(DONE.wishing(lifecycle={"ttlSecondsAfterFinished": 0}), deleting=True)
+    scene = replace(DONE.with_spec(lifecycle={"ttlSecondsAfterFinished": 0}), deleting=True)
     assert plan(scene.snapshot, NOW) == Plan(scene.status)

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, ago, because, condition, job, stored, told, worker
+from tests.support.jobs import NOW, Scene, ago, because, condition, job, stored, summarize, worker
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJobStatus
@@ -30,19 +30,19 @@ class TestSuspend:
         ],
     )
     def test_ends_the_attempt(self, scene: Scene, attempt: int, seconds: int) -> None:
-        decided = plan(scene.wishing(lifecycle=SUSPEND).snapshot, NOW)
+        decided = plan(scene.with_spec(lifecycle=SUSPEND).snapshot, NOW)
         status = decided.status
         assert (list(decided.actions), status) == ([], stored(status))
         assert (status.phase, status.attempt, status.restarts) == (Phase.SUSPENDED, attempt, Restarts())
         assert (status.internal.active_since, status.internal.active_seconds) == (None, seconds)
-        assert told(status.conditions)[C.SUSPENDED] == because(Reason.SUSPENDED)
-        assert told(status.conditions)[C.RUNNING] == because(Reason.SUSPENDED, holds=False)
+        assert summarize(status.conditions)[C.SUSPENDED] == because(Reason.SUSPENDED)
+        assert summarize(status.conditions)[C.RUNNING] == because(Reason.SUSPENDED, holds=False)
         assert [e.reason for e in decided.events] == [Reason.SUSPENDED]
 
     def test_while_restarting_ends_the_restart_and_its_delay(self) -> None:
-        scene = job(3).started(attempt=2).saying(condition(C.RESTARTING)).with_status(backoff=Backoff(count=5))
-        status = plan(scene.wishing(lifecycle=SUSPEND).snapshot, NOW).status
-        assert told(status.conditions)[C.RESTARTING] == because(Reason.SUSPENDED, holds=False)
+        scene = job(3).started(attempt=2).with_conditions(condition(C.RESTARTING)).with_status(backoff=Backoff(count=5))
+        status = plan(scene.with_spec(lifecycle=SUSPEND).snapshot, NOW).status
+        assert summarize(status.conditions)[C.RESTARTING] == because(Reason.SUSPENDED, holds=False)
         assert status.internal.backoff == Backoff()
 
     def test_deletes_all_pods_and_makes_none(self) -> None:
@@ -56,11 +56,11 @@ class TestSuspend:
         assert (after.actions, after.status.replicas, after.status.ready) == ([], 0, "0/2")
 
     def test_comes_too_late_for_a_succeeded_job(self) -> None:
-        scene = job(2).running().succeeded(0, 1).wishing(lifecycle=SUSPEND)
-        assert told(plan(scene.snapshot, NOW).status.conditions)[C.COMPLETE] == because(Reason.WORKERS_SUCCEEDED)
+        scene = job(2).running().succeeded(0, 1).with_spec(lifecycle=SUSPEND)
+        assert summarize(plan(scene.snapshot, NOW).status.conditions)[C.COMPLETE] == because(Reason.WORKERS_SUCCEEDED)
 
     def test_of_a_finished_job_means_nothing(self) -> None:
-        scene = job(2).running().finished().wishing(lifecycle=SUSPEND)
+        scene = job(2).running().finished().with_spec(lifecycle=SUSPEND)
         assert not plan(scene.snapshot, NOW).status.holds(C.SUSPENDED)
 
     def test_taken_back_continues_the_decided_attempt(self) -> None:
@@ -69,13 +69,13 @@ class TestSuspend:
         assert (list(decided.actions), decided.status.attempt, decided.status.phase) == ([], 2, Phase.PENDING)
         assert (decided.status.internal.active_since, decided.status.internal.attempt_start_time) == (NOW, NOW)
         assert decided.status.start_time == scene.status.start_time
-        assert told(decided.status.conditions)[C.SUSPENDED] == because(Reason.RESUMED, holds=False)
+        assert summarize(decided.status.conditions)[C.SUSPENDED] == because(Reason.RESUMED, holds=False)
         assert [e.reason for e in decided.events] == [Reason.RESUMED]
         goes_on = replace(scene, status=stored(decided.status), has_service=True)
         assert plan(goes_on.snapshot, NOW).actions == [CreateWorker(0, 2, 2), CreateWorker(1, 2, 2)]
 
     def test_with_another_size_programs_get_the_old(self) -> None:
-        scene = job(3).running().wishing(replicas=2, lifecycle=SUSPEND)
+        scene = job(3).running().with_spec(replicas=2, lifecycle=SUSPEND)
         assert plan(scene.snapshot, NOW).status.internal.previous_size == 3
 
     def test_taken_back_waits_for_the_old_pods(self) -> None:
@@ -86,7 +86,7 @@ class TestSuspend:
         scene = job(1).running()
         for minute in range(0, 20, 10):
             at = NOW + timedelta(minutes=minute)
-            stopped = plan(scene.wishing(lifecycle=SUSPEND).snapshot, at).status
+            stopped = plan(scene.with_spec(lifecycle=SUSPEND).snapshot, at).status
             resumed = plan(replace(scene, status=stopped).snapshot, at + timedelta(minutes=5)).status
             scene = replace(scene, status=resumed, pods=())
         assert scene.status.internal.active_seconds == 300 + 300
@@ -99,7 +99,7 @@ class TestActiveDeadline:
         decided = plan(scene.snapshot, NOW)
         assert decided.status.finished is fails
         if fails:
-            assert told(decided.status.conditions)[C.FAILED] == because(Reason.DEADLINE_EXCEEDED)
+            assert summarize(decided.status.conditions)[C.FAILED] == because(Reason.DEADLINE_EXCEEDED)
             assert list(decided.actions) == []
         else:
             assert decided.requeue_after == 1.0
@@ -108,8 +108,8 @@ class TestActiveDeadline:
         scene = job(2, lifecycle={"activeDeadlineSeconds": 100, **SUSPEND}).suspended().with_status(active_seconds=99)
         decided = plan(scene.snapshot, NOW)
         assert (decided.status.finished, decided.requeue_after) == (False, None)
-        resumed = plan(scene.wishing(lifecycle={"activeDeadlineSeconds": 100}).snapshot, NOW).status
-        goes_on = replace(scene.wishing(lifecycle={"activeDeadlineSeconds": 100}), status=resumed)
+        resumed = plan(scene.with_spec(lifecycle={"activeDeadlineSeconds": 100}).snapshot, NOW).status
+        goes_on = replace(scene.with_spec(lifecycle={"activeDeadlineSeconds": 100}), status=resumed)
         assert plan(goes_on.snapshot, NOW).requeue_after == 1.0
         assert plan(goes_on.snapshot, ago(-1)).status.finished
 
@@ -119,7 +119,7 @@ class TestActiveDeadline:
 
     def test_precedes_another_attempt_and_fails_no_worker(self) -> None:
         status = plan(job(2, lifecycle={"activeDeadlineSeconds": 1}).running().failed(0).snapshot, NOW).status
-        assert told(status.conditions)[C.FAILED] == because(Reason.DEADLINE_EXCEEDED)
+        assert summarize(status.conditions)[C.FAILED] == because(Reason.DEADLINE_EXCEEDED)
         assert status.restarts == Restarts()
 
     def test_ends_a_wait_between_attempts(self) -> None:

@@ -78,12 +78,12 @@ def test_it_names_this_very_pod_and_says_why() -> None:
     (action,) = [a for a in plan(OLD.snapshot, NOW).actions if isinstance(a, RemovePod)]
     assert action.uid == "pod-1-1"
     assert action.note == (
-        "pod train-worker-1-1 is deleted by force: nothing is heard of node node1, and it was to end by 11:43:50 UTC"
+        "pod train-worker-1-1 is deleted by force: node node1 is unreachable, and the grace period ended at 11:43:50 UTC"
     )
 
 
 def test_calling_agent_outweighs_the_control_plane() -> None:
-    connected = replaced(dead(RUNNING.attended(AgentState.RUNNING)))
+    connected = replaced(dead(RUNNING.with_agents(AgentState.RUNNING)))
     assert removed(connected) == []
     assert plan(connected.snapshot, NOW).requeue_after == TRY_AGAIN, "it may fall silent without a word"
     assert removed(replace(connected, agents={})) == ["train-worker-1-1"]
