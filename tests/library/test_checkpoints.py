@@ -103,7 +103,7 @@ def expect_none_whole(folder: Path) -> str:
     return str(raised.value)
 
 
-def test_without_usable_checkpoint_training_does_not_restart(tmp_path: Path) -> None:
+def test_without_usable_checkpoint_no_rank_starts_over(tmp_path: Path) -> None:
     run(2, tmp_path, save_each, tmp_path, 2)
     damage(tmp_path, 1)
     damage(tmp_path, 2)
