@@ -1,5 +1,5 @@
 """Fork the ranks of later attempts from a process that has done the program's imports. Where anything about it is unusual, there is
-no such process, and the ranks are started without preparation. docs/design/0021-warm-start-process.md has the alternatives.
+no such process, and the ranks are started without preparation. docs/design/0022-warm-start-process.md has the alternatives.
 """
 
 from __future__ import annotations
