@@ -97,7 +97,7 @@ def test_it_works_where_pod_security_is_restricted(operator: Kube) -> None:
 
 def test_helm_test_trains_and_removes_a_job(operator: Kube) -> None:
     output = operator.cluster.helm_command("test", install.RELEASE, "--namespace", operator.namespace, "--logs")
-    assert "is created" in output
+    assert "created TrainingJob" in output
     assert "the job completed: the installation works" in output
     assert "Phase:          Succeeded" in output
     assert not operator.find_all("tj")
