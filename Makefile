@@ -11,6 +11,9 @@ CURRENT := --requirements trainer-image/requirements-cuda.txt
 OTHER_TORCH = $(if $(TORCH),$(if $(filter current,$(TORCH)),$(CURRENT),$(error TORCH is '$(TORCH)': say current, or leave it out)))
 INSIDE := python -m dev.localcluster.inside
 LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider $(SLOWEST) tests/library
+# Cluster tests mostly wait: three at a time, but for those that change what the others use. The cluster stays up in between.
+CLUSTER_TESTS = TRAINYARD_KEEP_CLUSTER=1 $(PYTEST) -n 3 --dist loadgroup --maxschedchunk 1 -m 'not exclusive' tests/cluster && \
+	$(PYTEST) -m exclusive tests/cluster
 # tests/unit/<package> of each package of the operator: Python alone, no programs, no simulation.
 OPERATOR_TESTS := $(wildcard $(patsubst operator/trainyard/%,tests/unit/%,$(wildcard operator/trainyard/*)))
 # $(call timed,NAME,COMMAND): run a tier and print its duration.
@@ -53,7 +56,8 @@ tests-that-compute:
 	@nice -n 10 $(PYTEST) -n 2 tests/api tests/chaos
 
 tests-that-wait:
-	@$(PYTEST) tests/host tests/cluster
+	@$(PYTEST) tests/host
+	@$(CLUSTER_TESTS)
 
 test-long: setup ## The library by torch's current release, a release to a registry on this machine, all recipes, elastic groups, autoscalers, NetworkPolicies and faults that last on the cluster, all faults on a real API server, and a million random schedules of faults (seven hours on 2 idle cores)
 	@$(call timed,make test-long,$(MAKE) --no-print-directory all-long-tests)
@@ -86,7 +90,7 @@ host-test: setup ## The tests of the local cluster itself (root)
 	@$(PYTEST) tests/host
 
 cluster-test: setup ## The tests of the operator on a real cluster (root)
-	@$(PYTEST) tests/cluster
+	@$(CLUSTER_TESTS)
 
 test-chaos: setup ## All faults on a real API server, four at a time; PLAN='fail/lose-answer/7' plays one
 	@PLAN='$(or $(PLAN),*)' $(PYTEST) $(if $(PLAN),tests/chaos/test_faults.py -v -n 0,tests/chaos -n 4)

@@ -1,4 +1,8 @@
-"""One real cluster for all tests of this folder, with the operator installed as the README says."""
+"""One real cluster for all tests of this folder, with the operator installed as the README says.
+
+Several pytest processes may share it (`-n 3`): the first one starts the cluster and installs the operator, and the process
+that started them takes the cluster down. A test that is marked `exclusive` must run alone.
+"""
 
 import os
 import secrets
@@ -8,40 +12,57 @@ import pytest
 
 from dev.demo import install, target
 from dev.demo.commands import Cluster, DemoError, capture, show
+from dev.localcluster import network
+from dev.localcluster.lock import exclusive
 from dev.localcluster.paths import from_environment
 from tests.cluster import invariants
 from tests.cluster.kube import Kube
 from tests.support import permission_audit
 
-pytestmark = pytest.mark.cluster
+INSTALL_SECONDS = 1800
+"""Seconds that a test process waits for the one that builds, starts the cluster and installs the operator."""
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """Three nodes with eight pretend GPUs each, and the operator."""
-    made = target.local()
-    install.install(made)
-    yield made
-    permission_audit.record(from_environment().audit)
-    if not os.environ.get("TRAINYARD_KEEP_CLUSTER"):
+def cluster(worker_id: str, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """Three nodes with eight simulated GPUs each, and the operator."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own if worker_id == "master" else own.parent
+    installed = shared / "installed"
+    with exclusive(
+        shared / "install.lock", patience=INSTALL_SECONDS, busy="no test process has installed the operator"
+    ):
+        made = target.local()
+        if not installed.exists():
+            install.install(made)
+            installed.touch()
+    return made
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Take the cluster down, in the process that started all others."""
+    paths, is_child = from_environment(), hasattr(session.config, "workerinput")
+    keep = os.environ.get("TRAINYARD_KEEP_CLUSTER") or session.config.option.collectonly
+    if not (is_child or keep) and network.owner() == str(paths.state):
+        permission_audit.record(paths.audit)
         show([*target.python("dev.localcluster"), "down"])
 
 
 @pytest.fixture(scope="session")
 def kinds(cluster: Cluster) -> str:
-    """All that can be left in a namespace."""
+    """All kinds that can remain in a namespace."""
     return invariants.kinds(cluster)
 
 
 @pytest.fixture
 def kube(cluster: Cluster, kinds: str, request: pytest.FixtureRequest) -> Iterator[Kube]:
-    """A namespace of its own for each test, at whose end the invariants hold; what the operator said of it is shown when the test fails."""
-    name, failed, passes = f"t-{secrets.token_hex(4)}", request.session.testsfailed, invariants.Passes(cluster)
+    """A namespace of its own for each test. The invariants are checked at its end; a failed test prints the operator's log."""
+    name, failed, reconciles = f"t-{secrets.token_hex(4)}", request.session.testsfailed, invariants.Reconciles(cluster)
     cluster.kube("create", "namespace", name)
     made = Kube(cluster, name)
     yield made
     broken = request.session.testsfailed > failed
-    wrong = "" if broken else passes.too_many() or invariants.left_over(made, kinds)
+    wrong = "" if broken else reconciles.too_many() or invariants.left_over(made, kinds)
     if broken or wrong:
         print(logs_of(cluster, name))  # noqa: T201 - pytest shows it below a failed test
     cluster.kube("delete", "namespace", name, "--ignore-not-found", "--wait=false")
@@ -49,7 +70,7 @@ def kube(cluster: Cluster, kinds: str, request: pytest.FixtureRequest) -> Iterat
 
 
 def logs_of(cluster: Cluster, namespace: str) -> str:
-    """The operators' log about a namespace. One that only starts has none, and that is no failure of the test."""
+    """Return the operators' log lines about a namespace. An operator that is starting has none."""
     command = cluster.kubectl_command("--namespace", install.NAMESPACE, "logs", *install.OPERATORS, "--tail=400")
     try:
         output = capture(command, environment=cluster.environment)

@@ -41,7 +41,8 @@ with Monitor() as watch:
         watch.step(step, samples=max(1, round(20 / size)))
 """
 
-pytestmark = LONG
+# The operator and the monitoring take most of the processors.
+pytestmark = [LONG, pytest.mark.exclusive]
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,12 @@
 import re
 import sys
 
+import pytest
+
 from dev.demo.commands import Cluster, capture
+
+# The demo installs the operator.
+pytestmark = pytest.mark.exclusive
 
 
 def test_the_demo(cluster: Cluster) -> None:

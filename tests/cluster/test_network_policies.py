@@ -18,7 +18,8 @@ from tests.cluster.elastic_group import LONG, a_node_each, trains
 from tests.cluster.failing_training import TRAIN, fail
 from tests.cluster.kube import IMAGE, Json, Kube, job, main_container
 
-pytestmark = LONG
+# The operator is installed with network policies.
+pytestmark = [LONG, pytest.mark.exclusive]
 
 NODES = ("node1", "node2", "node3")
 PROMETHEUS = {"app": "prometheus"}

@@ -104,6 +104,7 @@ def test_job_avoiding_all_its_nodes_can_be_released(kube: Kube) -> None:
     assert "NodesReleased" in kube.run("get", "events")
 
 
+@pytest.mark.exclusive
 def test_a_node_without_power(kube: Kube) -> None:
     """Its pod stays Terminating, for which the job must not wait, until it is removed by force. The operator that leads was there too."""
     manifest = job(replicas=3, recovery={"maxRestarts": 0, "forceDeleteAfterSeconds": 20})

@@ -12,8 +12,6 @@ import pytest
 from dev.benchmarks.scale.api import BenchmarkError
 from dev.benchmarks.training import link
 
-pytestmark = pytest.mark.host
-
 
 def namespaces() -> set[str]:
     return {each["name"] for each in json.loads(link.run("ip", "-json", "netns", "list") or "[]")}

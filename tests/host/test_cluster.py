@@ -24,7 +24,6 @@ from tests.host.machine import COMMAND, GPUS, NODES, PATHS, eventually, host_sna
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.host
 
 CONNECT = """
 import socket, sys

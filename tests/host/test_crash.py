@@ -11,8 +11,6 @@ from dev.localcluster import network, processes
 from dev.localcluster.addresses import BRIDGE
 from tests.host.machine import COMMAND, PATHS, REPOSITORY, eventually, host_snapshot, localcluster
 
-pytestmark = pytest.mark.host
-
 
 @pytest.mark.parametrize("begun", ["etcd", "node1"])
 def test_down_clears_what_was_begun(begun: str, pristine: dict[str, Any]) -> None:

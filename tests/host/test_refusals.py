@@ -6,16 +6,12 @@ import fcntl
 import socket
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from dev.localcluster import lock
 from dev.localcluster.addresses import API_PORT, ETCD_PORT, GATEWAY
 from tests.host.machine import COMMAND, REPOSITORY, host_snapshot, localcluster, output, refusal, up
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-pytestmark = pytest.mark.host
 
 
 def test_not_root() -> None:

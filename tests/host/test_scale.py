@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dev.localcluster import api, node_view
 from tests.host.machine import PATHS, host_snapshot, localcluster, refusal
-
-pytestmark = pytest.mark.host
 
 
 def test_scale_profile(pristine: dict[str, Any]) -> None:
