@@ -39,10 +39,8 @@ def test_quantities_beyond_kubernetes_limits_are_none(text: str) -> None:
 
 @given(
     number=st.decimals(min_value=-1000, max_value=1000, allow_nan=False, places=3),
-    suffix=st.sampled_from(
-        ["", "n", "u", "m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi", "e3", "E-2"]
-    ),
+    suffix=st.sampled_from(["", "n", "u", "m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi", "e3", "E-2"]),
 )
 def test_agrees_with_the_kubernetes_client(number: Decimal, suffix: str) -> None:
     text = f"{number:f}{suffix}"
-    assert quantity(text) == parse_quantity(text)
+    assert quantity(text) == parse_quantity(text)  # type: ignore[no-untyped-call]
