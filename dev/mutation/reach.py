@@ -80,8 +80,11 @@ def measure(root: Path, packages: Sequence[str], arguments: Sequence[str], outpu
     code = int(pytest.main([*arguments], plugins=[plugin]))
     cover.stop()
     data = cover.get_data()
+    # Lines that run outside of any test or import, as pytest starts, have the empty context, which names no file.
     contexts = {
-        str(Path(file).relative_to(root)): {line: set(names) for line, names in data.contexts_by_lineno(file).items()}
+        str(Path(file).relative_to(root)): {
+            line: {*names} - {""} for line, names in data.contexts_by_lineno(file).items()
+        }
         for file in data.measured_files()
     }
     output.write_bytes(pickle.dumps(Reach(code, contexts, dict(plugin.seconds), _foreign_modules(root))))

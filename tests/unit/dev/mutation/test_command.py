@@ -95,3 +95,14 @@ def test_an_endless_loop_is_killed(project: Path) -> None:
     )
     run = mutate(project)
     assert "count.py:3 arithmetic: killed by stopped at its limit (signal 9)" in run.stdout
+
+
+def test_only_reaching_test_files_kill_a_mutant(project: Path) -> None:
+    """Lines that run as pytest starts belong to no test file: they must not make other folders run."""
+    (project / "src/tiny/rules/loose.py").write_text("SENIOR = 65\n\n\ndef senior(age):\n    return age >= SENIOR\n")
+    (project / "tests/unit/conftest.py").write_text("import tiny.rules.loose\n")
+    (project / "tests/other").mkdir()
+    (project / "tests/other/test_unrelated.py").write_text("def test_unrelated():\n    assert False\n")
+    run = mutate(project)
+    assert "test_unrelated" not in run.stdout
+    assert "survived: src/tiny/rules/loose.py:1" in run.stdout
