@@ -332,3 +332,34 @@ async def test_standby_releases_nothing(api: FakeApi) -> None:
     elector = LeaderElector(LeaseClient(api.session(), HOME, NAME), "first")
     with api.no_calls():
         await elector.release()
+
+
+async def test_leader_change_is_logged_once(api: FakeApi, timers: FakeTimers, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trainyard.engine.leader")
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        vote.join("second")
+        await vote.wait(60)
+        first.kill()
+        # It may take the lease at once, and so never is standby.
+        heir = vote.join("first again", holder_has_exited=lambda holder: holder == "first")
+        await vote.until_writes(heir, 1)
+    assert [record.message for record in caplog.records if "standby" in record.message] == [
+        f"standby, another process leads lease={HOME}/{NAME} holder=first"
+    ]
+
+
+async def test_failed_renewal_is_logged_once(
+    api: FakeApi, timers: FakeTimers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "trainyard.engine.leader")
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        api.fault(**PUT, status=500, reason="InternalError", times=2)
+        api.fault(**PUT, status=503, reason="ServiceUnavailable")
+        await vote.wait(9)
+        assert first.may_write
+    warnings = [record.message.partition(" error=")[0] for record in caplog.records]
+    assert warnings == [f"cannot renew lease, retrying lease={HOME}/{NAME}"] * 2

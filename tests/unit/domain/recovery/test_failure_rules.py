@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from tests.support.jobs import NOW, Scene, ago, job, spec, stored
-from trainyard.api.internal_status import RestartBudget
+from trainyard.api.internal_status import Backoff, RestartBudget
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts
 from trainyard.domain.plan import plan
@@ -208,6 +208,12 @@ def test_removed_window_restores_no_failures() -> None:
     assert plan(more.failed(1).snapshot, NOW).status.finished
 
 
+def test_removed_window_forgives_no_negative_number() -> None:
+    """The status was edited by hand: it has more times than failures."""
+    scene = running().with_status(restarts=Restarts(), restart_budget=RestartBudget(recent=[ago(60)]))
+    assert plan(scene.failed(1).snapshot, NOW).status.internal.restart_budget.forgiven == 0
+
+
 def test_times_do_not_pile_up() -> None:
     recent = [ago(10)] * 1000
     scene = running(maxRestarts=5, windowSeconds=3600).with_status(
@@ -259,3 +265,8 @@ def test_what_was_put_together_is_found_again(parts: list[str], between: str) ->
 def test_what_is_no_rule(rule: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         spec(recovery={"rules": [rule]})
+
+
+@pytest.mark.parametrize(("code", "expected"), [(90, "Restart"), (94, "Ignore"), (93, "Fail")])
+def test_only_uncounted_restarts_count_after_early_ends(code: int, expected: str) -> None:
+    assert outcome(running().with_status(backoff=Backoff(count=9)).failed(1, exit_code=code)) == expected

@@ -20,6 +20,7 @@ LIMITED = {"spec": {"containers": [{"name": "main", "image": "i", "resources": {
 TRY_ON = [{"action": "Restart", "reasons": ["OOMKilled"]}]
 
 
+INIT = {"name": "fetch", "image": "i", "resources": {"limits": {"memory": "1Gi"}}}
 DELETED: dict[str, Any] = {}
 
 
@@ -98,3 +99,20 @@ def test_message_names_the_memory_limit_and_remedy(template: dict[str, Any], lim
         f"failed with exit code 137 (OOMKilled); out of memory 2 times without a step further{limit}:"
         " give container main more (resources.limits.memory), or have it use less; a rule {action: Restart, reasons: [OOMKilled]} tries on"
     )
+
+
+def test_known_step_tells_a_leak_from_progress() -> None:
+    """An attempt of an hour is progress only where the step is unknown."""
+    scene = job(3)
+    for _ in range(2):
+        hit = scene.running(attempt=scene.status.attempt, seconds_ago=3600).failed(1, **OOM, step=7)
+        scene = Scene(hit.spec, plan(hit.snapshot, NOW).status)
+    assert scene.status.condition(C.FAILED) is not None
+
+
+def test_message_names_the_init_container_and_its_limit() -> None:
+    template: dict[str, Any] = {"spec": {**LIMITED["spec"], "initContainers": [INIT]}}
+    failed = after({**OOM, "init_container": "fetch"}, {**OOM, "init_container": "fetch"}, template=template)
+    condition = failed.condition(C.FAILED)
+    assert condition is not None
+    assert "with a limit of 1Gi: give container fetch more" in condition.message

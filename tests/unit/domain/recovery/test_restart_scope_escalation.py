@@ -69,6 +69,7 @@ def escalated(
         pytest.param(20, lambda _: None, [P, P, F, F, A, A, A, A], id="nothing is known of steps"),
         pytest.param(90, lambda _: None, [P, P, F, F, A, A, A, A], id="nothing is known, after a minute and a half"),
         pytest.param(3600, lambda _: None, [P] * 8, id="nothing is known, after an hour"),
+        pytest.param(3600, lambda n: None if n else 5, [P] * 8, id="a step is known once, after an hour"),
     ],
 )
 def test_a_row_of_failures(ran: float, steps: Callable[[int], int | None], scopes: list[RestartScope]) -> None:

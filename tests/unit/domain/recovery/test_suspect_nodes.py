@@ -182,3 +182,14 @@ def _unplaced(*nodes: SuspectNode) -> Scene:
 
 def _note(made: Plan) -> str:
     return made.events[0].note
+
+
+def test_single_loss_of_a_node_gives_no_count() -> None:
+    decided = plan(running().with_agents().disrupted(1, reason="AgentSilent").snapshot, NOW)
+    (event,) = decided.events
+    assert "; node node1 is avoided where possible for 24 hours" in event.note
+
+
+def test_worker_without_a_node_cannot_avoid_it() -> None:
+    failed = after(running(rules=[ELSEWHERE]).failed(1, exit_code=7).pod(1, node=None))
+    assert (failed.restarts.failures, failed.restarts.disruptions) == (1, 0)

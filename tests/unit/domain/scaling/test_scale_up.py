@@ -13,6 +13,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.actions import CreateWorker
+from trainyard.domain.scaling.scale_up import scale_up_events
 from trainyard.domain.status.pod_rejections import Refusal, refused
 from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
@@ -193,3 +194,7 @@ def test_recreates_all_after_too_many_replacements() -> None:
 def test_recreates_all_without_coordinator() -> None:
     scene = act(replace(running(2), agents=None).with_spec(replicas=3))
     assert (scene.status.attempt, scene.status.internal.group) == (2, None)
+
+
+def test_group_that_does_not_grow_has_no_event() -> None:
+    assert scale_up_events(running(2).snapshot, {}) == []

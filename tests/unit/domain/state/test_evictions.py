@@ -89,3 +89,8 @@ def test_eviction_counts_and_backs_off() -> None:
     assert (status.internal.backoff.not_before - NOW).total_seconds() == 4
     assert status.last_failure is not None
     assert (status.last_failure.reason, status.last_failure.message) == ("Evicted", FULL)
+
+
+def test_pod_that_was_not_admitted_has_no_exit() -> None:
+    raw = pod({"phase": "Failed", "reason": "Evicted", "message": FULL, "conditions": [OVER]})
+    assert pod_view(raw).exit is None

@@ -337,3 +337,8 @@ def test_grace_period_beyond_all_dates_is_read(grace: int) -> None:
 
 def test_annotation_of_thousands_of_digits_is_ignored() -> None:
     assert pod_view(pod(annotations={"trainyard.dev/workers": "9" * 5000})).workers == 0
+
+
+@pytest.mark.parametrize(("text", "workers"), [("999999999", 999_999_999), ("1000000000", 0), ("two", 0)])
+def test_worker_count_has_at_most_nine_digits(text: str, workers: int) -> None:
+    assert pod_view(pod(annotations={"trainyard.dev/workers": text})).workers == workers

@@ -57,3 +57,13 @@ def test_unstored_attempt_needs_unanimous_agents(scene: Scene, attempt: int) -> 
 def test_single_agent_does_not_change_attempt() -> None:
     later = at(RUNS, 1, 900_000_000, 1)
     assert act(later) == act(at(RUNS, 1, 1, 1))
+
+
+def test_replacement_of_the_adopted_attempt_stays() -> None:
+    """Its pod is the only trace of the attempt that the lost status had."""
+    pods = (*(pod for pod in RUNS.pods if pod.index != 1), job(3).running(4).pods[1])
+    adopted = after(replace(job(3), pods=pods, has_service=True)).status
+    assert (adopted.attempt, adopted.internal.group) == (
+        4,
+        Group(created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=4)]),
+    )
