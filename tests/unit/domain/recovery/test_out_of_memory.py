@@ -101,7 +101,7 @@ def test_message_names_the_memory_limit_and_remedy(template: dict[str, Any], lim
     )
 
 
-def test_known_step_tells_a_leak_from_progress() -> None:
+def test_known_step_shows_a_leak_without_progress() -> None:
     """An attempt of an hour is progress only where the step is unknown."""
     scene = job(3)
     for _ in range(2):

@@ -82,7 +82,7 @@ def test_inactive_job_has_no_scaling_limit(end: str) -> None:
     assert limited.status == "False"
 
 
-def test_failed_elastic_job_is_ready_of_its_allowed_size() -> None:
+def test_failed_elastic_job_counts_its_allowed_workers() -> None:
     elastic = {"maxReplicas": 6, "multipleOf": 2}
     scene = job(4, template=SUPERVISED, elastic=elastic, recovery={"maxRestarts": 0}).running().failed(1)
     assert plan(scene.with_spec(replicas=5).snapshot, NOW).status.ready == "0/4"
