@@ -108,8 +108,7 @@ def test_agent_detects_a_child_that_was_oom_killed(kube: Kube) -> None:
     assert (status["attempt"], status["internal"]["restartBudget"]["outOfMemory"]) == (2, 2)
     assert kube.condition("job", "Failed")["reason"] == "NonRetryable"
     assert (
-        "; out of memory 2 times without a step further with a limit of 128Mi: "
-        in kube.condition("job", "Failed")["message"]
+        "; out of memory 2 times without progress with a limit of 128Mi: " in kube.condition("job", "Failed")["message"]
     )
     failure = status["lastFailure"]
     assert failure["reason"] == "OOMKilled"

@@ -17,7 +17,7 @@ LEGAL: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
                 Phase.RESTARTING,  # one failed or was taken away before all ran, or `replicas` was changed
                 Phase.SUSPENDED,  # the user, or a queue, set `lifecycle.suspend`
                 Phase.COMPLETE,  # short work: the workers succeeded before all of them were seen to run
-                Phase.FAILED,  # a deadline, `maxRestarts`, or a template of which no pod can be made
+                Phase.FAILED,  # a deadline, `maxRestarts`, or an invalid pod template
             }
         ),
         Phase.RUNNING: frozenset(
@@ -33,7 +33,7 @@ LEGAL: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
                 Phase.RUNNING,  # all workers of the new attempt run
                 Phase.SUSPENDED,  # the user, or a queue, set `lifecycle.suspend`
                 Phase.COMPLETE,  # short work, as above
-                Phase.FAILED,  # a deadline, `maxRestarts`, or a template of which no pod can be made
+                Phase.FAILED,  # a deadline, `maxRestarts`, or an invalid pod template
             }
         ),
         Phase.SUSPENDED: frozenset(

@@ -66,7 +66,7 @@ class ProgressStore:
         found = self.find(sender)
         if found is None:
             raise RefusedError(
-                RejectionReason.UNKNOWN_POD, f"pod {sender.name} in {sender.namespace} is no worker of a TrainingJob"
+                RejectionReason.UNKNOWN_POD, f"pod {sender.name} in {sender.namespace} is not a worker of a TrainingJob"
             )
         return found
 

@@ -1,13 +1,14 @@
 """The actions that a plan can request: a closed union, of which the executor must match every member."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from math import ceil
 from typing import Literal
 
 from trainyard.api.reasons import Reason
-from trainyard.api.status import TrainingJobStatus
+from trainyard.api.status import StatusChanges, TrainingJobStatus
+from trainyard.domain.conditions import ConditionUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,17 @@ class Event:
     type: Literal["Normal", "Warning"]
     reason: Reason
     note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the check that applies has decided. `plan` stores it in the status once, and returns the Plan."""
+
+    changes: StatusChanges = field(default_factory=StatusChanges)
+    conditions: Sequence[ConditionUpdate] = ()
+    actions: Sequence[Action] = ()
+    events: Sequence[Event] = ()
+    requeue_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

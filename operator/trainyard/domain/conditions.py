@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import assert_never
 
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
 
@@ -12,30 +13,40 @@ MAX_MESSAGE_LENGTH = 32768
 
 
 @dataclass(frozen=True, slots=True)
-class ConditionUpdate:
-    """The new content of one condition."""
+class SetTrue:
+    """Set a condition to True. `reason` is a Reason, or a stored one of a newer operator."""
 
     kind: ConditionType
-    holds: bool
     reason: str
     message: str
 
 
-def condition_true(kind: ConditionType, reason: str, message: str) -> ConditionUpdate:
-    """Return the update that sets the condition to True. `reason` is a Reason, or a stored one of a newer operator."""
-    return ConditionUpdate(kind, holds=True, reason=reason, message=message)
+@dataclass(frozen=True, slots=True)
+class SetFalse:
+    """Set a condition to False."""
+
+    kind: ConditionType
+    reason: str
+    message: str
 
 
-def condition_false(kind: ConditionType, reason: str, message: str) -> ConditionUpdate:
-    """Return the update that sets the condition to False."""
-    return ConditionUpdate(kind, holds=False, reason=reason, message=message)
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Set a condition to False if it is True now."""
+
+    kind: ConditionType
+    reason: str
+    message: str
 
 
-def clear_conditions(
-    status: TrainingJobStatus, kinds: Iterable[ConditionType], reason: str, message: str
-) -> list[ConditionUpdate]:
-    """Return updates that set those of `kinds` to False that are True now."""
-    return [condition_false(kind, reason, message) for kind in kinds if status.holds(kind)]
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a condition: it may not hold any more, and nothing is known of it yet."""
+
+    kind: ConditionType
+
+
+ConditionUpdate = SetTrue | SetFalse | Clear | Remove
 
 
 def apply_conditions(
@@ -44,15 +55,25 @@ def apply_conditions(
     """Return the conditions of `status` with `updates` applied. All others stay as they are, unknown types too."""
     result = {c.type: c for c in status.conditions}
     for update in updates:
-        value = "True" if update.holds else "False"
-        before = result.get(update.kind)
-        changed = before is None or before.status != value
-        result[update.kind] = Condition(
-            type=update.kind,
-            status=value,
-            reason=update.reason,
-            message=update.message[:MAX_MESSAGE_LENGTH],
-            last_transition_time=now if changed or before is None else before.last_transition_time,
-            observed_generation=generation,
-        )
+        match update:
+            case Remove():
+                result.pop(update.kind, None)
+            case Clear() if not status.holds(update.kind):
+                continue
+            case SetTrue() | SetFalse() | Clear():
+                result[update.kind] = _updated(result.get(update.kind), update, generation, now)
+            case _:
+                assert_never(update)
     return sorted(result.values(), key=lambda c: ORDER.get(c.type, len(ORDER)))
+
+
+def _updated(before: Condition | None, update: SetTrue | SetFalse | Clear, generation: int, now: datetime) -> Condition:
+    value = "True" if isinstance(update, SetTrue) else "False"
+    return Condition(
+        type=update.kind,
+        status=value,
+        reason=update.reason,
+        message=update.message[:MAX_MESSAGE_LENGTH],
+        last_transition_time=now if before is None or before.status != value else before.last_transition_time,
+        observed_generation=generation,
+    )

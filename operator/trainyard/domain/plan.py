@@ -12,12 +12,7 @@ from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods, Success
 from trainyard.api.status import ConditionType as C, StatusChanges, TrainingJobStatus
-from trainyard.domain.actions import (
-    DeleteJob,
-    Plan,
-    soonest,
-    whole_seconds,
-)
+from trainyard.domain.actions import DeleteJob, Outcome, Plan, soonest, whole_seconds
 from trainyard.domain.decisions import Decision
 from trainyard.domain.progress import goodput, stragglers
 from trainyard.domain.progress.group_progress import last_step_of, progress
@@ -41,17 +36,22 @@ FAILED_WORKER_EXIT_TIMEOUT = timedelta(seconds=60)
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:
     """Return what to do for a job now."""
-    job, status = snapshot.job, snapshot.job.status
     # In whole seconds, as times are stored: a decision equals what is read later.
     now = now.replace(microsecond=0)
+    job, status = snapshot.job, snapshot.job.status
     if not ours(job):
         return Plan(status)
     if job.deleting:
         removed, waits = pod_removal.removals(snapshot, snapshot.pods, now)
         return Plan(status, tuple(removed), requeue_after=soonest(waits))
     if status.finished:
-        return _after_the_end(snapshot, now)
+        return transitions.store(job, _after_the_end(snapshot, now), now)
     snapshot = _prepare(snapshot, now)
+    return transitions.store(snapshot.job, _first_that_applies(snapshot, now), now)
+
+
+def _first_that_applies(snapshot: Snapshot, now: datetime) -> Outcome:
+    """Return the outcome for a job that is neither deleted nor finished. The order of the checks decides between several."""
     job, status = snapshot.job, snapshot.job.status
     attempts = [*(pod.attempt for pod in snapshot.pods), attempt_of_all_agents(snapshot)]
     newest = max((attempt for attempt in attempts if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
@@ -62,10 +62,13 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     if held := _held(snapshot, now) or _paused(snapshot, now):
         return held
     snapshot = agent_reports.merge_agent_reports(snapshot, now)
+    begun: StatusChanges = {}
     if status.internal.active_since is None:
         # The first reconcile of a job needs no transition of its own: its pods have attempt 1, as has a status never written.
-        snapshot = _with_status(snapshot, transitions.start(job, now))
-    return _decide(snapshot, now) or reconcile_pods(snapshot, now)
+        begun = transitions.start(job, now)
+        snapshot = _with_status(snapshot, status.evolve(**begun))
+    outcome = _decide(snapshot, now) or reconcile_pods(snapshot, now)
+    return replace(outcome, changes={**begun, **outcome.changes})
 
 
 def ours(job: JobView) -> bool:
@@ -95,14 +98,14 @@ def _with_status(snapshot: Snapshot, status: TrainingJobStatus) -> Snapshot:
     return replace(snapshot, job=replace(snapshot.job, status=status))
 
 
-def _decide(snapshot: Snapshot, now: datetime) -> Plan | None:
+def _decide(snapshot: Snapshot, now: datetime) -> Outcome | None:
     """Return the transition of a job that has not succeeded, if one is due. The order decides between several."""
     if decision := _before_failures(snapshot, now):
         return transitions.apply(decision, snapshot, now)
     if cause := find_cause(snapshot.current, _created(snapshot)):
         # Wait for missing agents first: a lost-peer error may be caused by a silent or finished worker.
         if wait := _cause_wait(cause, snapshot, now):
-            return Plan(snapshot.job.status, requeue_after=whole_seconds(wait))
+            return Outcome(requeue_after=whole_seconds(wait))
         return transitions.apply(_on_failure(cause, snapshot, now), snapshot, now)
     decision = _after_failures(snapshot, now)
     return transitions.apply(decision, snapshot, now) if decision else None
@@ -152,8 +155,8 @@ def _created(snapshot: Snapshot) -> list[int]:
     return [i for i in range(snapshot.size.desired) if launched or status.created_in_attempt(i) < status.attempt]
 
 
-def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
-    """Return the plan of a coordinated stop, unless the active deadline of the job is over."""
+def _held(snapshot: Snapshot, now: datetime) -> Outcome | None:
+    """Return the outcome of a coordinated stop, unless the active deadline of the job is over."""
     held = None if deadlines.overdue(snapshot.job, now) else coordinated_stop.plan_coordinated_stop(snapshot, now)
     if held is None or held.requeue_after is None:
         return held
@@ -161,33 +164,33 @@ def _held(snapshot: Snapshot, now: datetime) -> Plan | None:
     return replace(held, requeue_after=soonest([held.requeue_after, *waits]))
 
 
-def _paused(snapshot: Snapshot, now: datetime) -> Plan | None:
-    """Return the plan of a suspension, or of a resume."""
+def _paused(snapshot: Snapshot, now: datetime) -> Outcome | None:
+    """Return the outcome of a suspension, or of a resume."""
     if not snapshot.job.spec.lifecycle.suspend:
         return transitions.resume(snapshot.job, now) if snapshot.job.status.holds(C.SUSPENDED) else None
     if not snapshot.job.status.holds(C.SUSPENDED):
         return transitions.suspend(snapshot, now)
     removed, waits = pod_removal.removals(snapshot, snapshot.pods, now)
     actions = [*delete_pods(snapshot.pods, Reason.SUSPENDED), *removed]
-    return report(snapshot, Plan(snapshot.job.status, actions, requeue_after=soonest(waits)), now)
+    return report(snapshot, Outcome(actions=actions, requeue_after=soonest(waits)), now)
 
 
-def _after_the_end(snapshot: Snapshot, now: datetime) -> Plan:
-    """Return the plan of a finished job: delete pods by `cleanPods`, and the job by `ttlSecondsAfterFinished`."""
+def _after_the_end(snapshot: Snapshot, now: datetime) -> Outcome:
+    """Return the outcome of a finished job: delete pods by `cleanPods`, and the job by `ttlSecondsAfterFinished`."""
     lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
     ttl, ended = lifecycle.ttl_seconds_after_finished, status.completion_time
     removed, waits = pod_removal.removals(snapshot, snapshot.pods, now)
     if ttl is not None and ended is not None:
         wait = ttl - (now - ended).total_seconds()
         if wait <= 0:
-            return Plan(status, [DeleteJob(Reason.TTL_EXPIRED)])
+            return Outcome(actions=[DeleteJob(Reason.TTL_EXPIRED)])
         waits.append(wait)
     # The agent of the worker that failed the job exits by itself once it receives that: people need its log.
     last, left = status.last_failure, (ended or now) + FAILED_WORKER_EXIT_TIMEOUT - now
     spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
     waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not has_stopped(p)]
     doomed = delete_pods([p for p in snapshot.pods if _goes(p, lifecycle.clean_pods, spared)], Reason.JOB_FINISHED)
-    return report(snapshot, Plan(status, [*doomed, *removed], requeue_after=soonest(waits)), now)
+    return report(snapshot, Outcome(actions=[*doomed, *removed], requeue_after=soonest(waits)), now)
 
 
 def _goes(pod: PodView, policy: CleanPods, spared: str) -> bool:

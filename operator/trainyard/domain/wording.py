@@ -48,5 +48,5 @@ def headline(message: str) -> str:
     exceptions = [line for line in filled if EXCEPTION.search(line) and NEWS_OF_NOTHING not in line]
     last = next(reversed(exceptions or filled), "")
     if last.startswith(ADVICE) and (code := EXIT_CODE.search(message)):
-        return f"a training process ended with exit code {code[1]}; the log of the worker says why"
+        return f"a training process exited with code {code[1]}; see the log of the worker"
     return last[:LONGEST]

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
-from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeletePod, Event, Plan, soonest
+from trainyard.api.status import StatusChanges, TrainingJobStatus
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeletePod, Event, Outcome, soonest
 from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.recovery.restart_scope import rendezvous_address
@@ -13,7 +14,6 @@ from trainyard.domain.scaling import capacity, scale_up
 from trainyard.domain.state.rank_layout import indivisible, uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.state.worker_state import all_present, has_stopped
-from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report, unfollowed
 from trainyard.domain.stop import deadlines, pod_removal
 from trainyard.domain.wording import counted
@@ -22,8 +22,8 @@ LOST_NODE_TIMEOUT = timedelta(seconds=30)
 """A pod that still exists this long after its grace period is on a lost node. The next attempt does not wait for it."""
 
 
-def reconcile_pods(snapshot: Snapshot, now: datetime) -> Plan:
-    """Return the plan for an attempt that continues: create and delete pods, open the rendezvous, report what is observed.
+def reconcile_pods(snapshot: Snapshot, now: datetime) -> Outcome:
+    """Return the outcome for an attempt that continues: create and delete pods, open the rendezvous, report what is observed.
 
     1. Store the joining workers, before their pods are created. 2. Create the Service. 3. Delete the pods of earlier attempts.
     4. Wait for the backoff and for ranks of earlier attempts. 5. Create the workers that are missing. 6. Open the rendezvous
@@ -31,7 +31,8 @@ def reconcile_pods(snapshot: Snapshot, now: datetime) -> Plan:
     """
     status = snapshot.job.status
     if changes := scale_up.joining_update(snapshot, now):
-        return Plan(status.evolve(**changes), events=scale_up.scale_up_events(snapshot, changes))
+        return Outcome(changes, events=scale_up.scale_up_events(snapshot, changes))
+    opened: StatusChanges = {}
     backoff, blocking = _backoff_left(status, now), _blocking(snapshot, now)
     terminating = [*snapshot.old, *(p for p in snapshot.joining if p.deletion_time)]
     removed, removal_waits = pod_removal.removals(snapshot, terminating, now)
@@ -43,9 +44,9 @@ def reconcile_pods(snapshot: Snapshot, now: datetime) -> Plan:
         actions += created
         events += [] if created else _created_event(snapshot)
         if not backoff and all(map(has_stopped, blocking)):
-            status = _open_rendezvous(snapshot)
+            opened = _open_rendezvous(snapshot)
         actions += scale_up.create_joining_workers(snapshot)
-    return report(snapshot, Plan(status, actions, events, soonest(waits)), now)
+    return report(snapshot, Outcome(opened, (), actions, events, soonest(waits)), now)
 
 
 def delete_pods(pods: Sequence[PodView], reason: Reason) -> list[Action]:
@@ -124,15 +125,15 @@ def _created_event(snapshot: Snapshot) -> list[Event]:
     return [Event("Normal", Reason.WORKERS_CREATED, note)]
 
 
-def _open_rendezvous(snapshot: Snapshot) -> TrainingJobStatus:
-    """Return the status with the rendezvous open, once all workers are ready.
+def _open_rendezvous(snapshot: Snapshot) -> StatusChanges:
+    """Return the change that opens the rendezvous once all workers are ready; else nothing.
 
     It is stored together with what follows from it: one write less for all workers to wait for.
     """
     status = snapshot.job.status
     if not status.awaiting_rendezvous or not all_present(snapshot.current, snapshot.size.desired):
-        return status
+        return {}
     if not all(agent_reports.is_ready(snapshot, p) for p in snapshot.current):
-        return status
+        return {}
     address = rendezvous_address(snapshot)
-    return transitions.open_rendezvous(status, address) if address else status
+    return {"rendezvous": Rendezvous(attempt=status.attempt, address=address)} if address else {}

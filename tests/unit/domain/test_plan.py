@@ -112,7 +112,7 @@ def test_old_pods_that_are_waited_for_are_named() -> None:
     going = job(2).running().deleted(0).deleted(1).started(attempt=2)
     running_condition = plan(going.snapshot, NOW).status.condition(C.RUNNING)
     assert running_condition is not None
-    assert running_condition.message == "2 pods of earlier attempts have yet to end"
+    assert running_condition.message == "waiting for 2 pods of earlier attempts to terminate"
 
 
 def test_delay_between_attempts_is_kept() -> None:

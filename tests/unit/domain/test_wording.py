@@ -39,7 +39,7 @@ Root Cause (first observed failure):
         pytest.param(TORCHRUN, "RuntimeError: shapes do not match", id="a rank's, not torchrun's own"),
         pytest.param(
             TORCHRUN.split("\n", 3)[3],
-            "a training process ended with exit code 1; the log of the worker says why",
+            "a training process exited with code 1; see the log of the worker",
             id="torchrun's end alone",
         ),
         pytest.param(

@@ -79,7 +79,7 @@ class JobInformer:
         try:
             records = [job_record(raw) for raw in items]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ApiError(0, "MalformedAnswer", f"an item of the list is no TrainingJob: {error!r}") from error
+            raise ApiError(0, "MalformedAnswer", f"an item of the list is not a TrainingJob: {error!r}") from error
         changed = self.jobs.replace(records, int(version))
         self._listed_at = self.clock()
         if self.synced.is_set():

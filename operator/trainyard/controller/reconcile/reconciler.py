@@ -18,7 +18,7 @@ from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.domain.actions import CreateService, Event, Plan
-from trainyard.domain.conditions import apply_conditions, condition_true
+from trainyard.domain.conditions import SetTrue, apply_conditions
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.status.pod_rejections import refused
@@ -217,7 +217,7 @@ class Reconciler:
         _LOG.error(message)
         # An unreadable status was written by hand. It starts empty again, and the pods show which attempt this is.
         stored = record.status or TrainingJobStatus()
-        stalled = [condition_true(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
+        stalled = [SetTrue(ConditionType.STALLED, Reason.INVALID_SPEC, message)]
         conditions = apply_conditions(stored, stalled, record.generation, self.now())
         status = stored.evolve(conditions=conditions, observed_generation=record.generation)
         if status == record.status:

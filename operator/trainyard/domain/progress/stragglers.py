@@ -13,7 +13,7 @@ from trainyard.api.progress import MAX_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Event
-from trainyard.domain.conditions import ConditionUpdate, clear_conditions, condition_true
+from trainyard.domain.conditions import Clear, ConditionUpdate, SetTrue
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.wording import counted
 
@@ -88,10 +88,7 @@ def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
     """Return the condition Straggling; None where there is nothing to report, which is usual."""
     slow = confirmed(snapshot.job.status)
     if not slow:
-        ended = clear_conditions(
-            snapshot.job.status, [C.STRAGGLING], Reason.NO_STRAGGLERS, "no rank is slower than the others"
-        )
-        return next(iter(ended), None)
+        return Clear(C.STRAGGLING, Reason.NO_STRAGGLERS, "no rank is slower than the others")
     reported = paces(snapshot)
     if not reported.seconds:
         return None
@@ -100,7 +97,7 @@ def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
     several = f"{len(slow)} ranks are slower than the others; " if len(slow) > 1 else ""
     alone = " by itself" if reported.own else ""
     factor = f"{worst.factor:g} times the median of {counted(len(reported.seconds), 'rank')}"
-    return condition_true(
+    return SetTrue(
         C.STRAGGLING,
         Reason.STRAGGLERS_DETECTED,
         f"{several}{rank} takes {worst.step_seconds:g} s a step{alone}, {factor}",
@@ -110,8 +107,9 @@ def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
 def straggler_events(snapshot: Snapshot) -> list[Event]:
     """Return the event for a condition Straggling that has just become True."""
     condition = straggling_condition(snapshot)
-    is_new = condition is not None and condition.holds and not snapshot.job.status.holds(C.STRAGGLING)
-    return [Event("Warning", Reason.STRAGGLERS_DETECTED, condition.message)] if condition and is_new else []
+    if not isinstance(condition, SetTrue) or snapshot.job.status.holds(C.STRAGGLING):
+        return []
+    return [Event("Warning", Reason.STRAGGLERS_DETECTED, condition.message)]
 
 
 def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:

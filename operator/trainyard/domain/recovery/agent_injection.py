@@ -6,7 +6,7 @@ from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import NO_PYTHON_CODE, Agent
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.conditions import ConditionUpdate, condition_false, condition_true
+from trainyard.domain.conditions import ConditionUpdate, SetFalse, SetTrue
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.termination import Kind
@@ -42,7 +42,7 @@ def image_problem(job: JobView, cause: Cause) -> str:
 
 def cannot_run(why: str) -> ConditionUpdate:
     """Return the condition of a job in whose image the agent cannot run."""
-    return condition_false(C.AGENT_INJECTED, Reason.NO_PYTHON, f"{why}, so that {AGENT} cannot run: {WITHOUT}")
+    return SetFalse(C.AGENT_INJECTED, Reason.NO_PYTHON, f"{why}, so that {AGENT} cannot run: {WITHOUT}")
 
 
 def agent_conditions(job: JobView, status: TrainingJobStatus, *, brought: bool) -> Sequence[ConditionUpdate]:
@@ -53,14 +53,14 @@ def agent_conditions(job: JobView, status: TrainingJobStatus, *, brought: bool) 
     reported = status.condition(C.AGENT_INJECTED) is not None
     if not brought or job.spec.recovery.agent is Agent.NONE:
         why = "recovery.agent is none" if brought else "the operator is set up without an agent"
-        return [condition_false(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if reported else []
+        return [SetFalse(C.AGENT_INJECTED, Reason.AGENT_DISABLED, f"{why}: {WITHOUT}")] if reported else []
     if not _has_command(job):
         why = f"the main container has no command that {AGENT} could run: {WITHOUT}; to have more, give it a command"
-        return [condition_false(C.AGENT_INJECTED, Reason.NO_COMMAND, why)]
+        return [SetFalse(C.AGENT_INJECTED, Reason.NO_COMMAND, why)]
     if _is_unsupported(status):
         return []
     return (
-        [condition_true(C.AGENT_INJECTED, Reason.AGENT_INJECTED, f"{AGENT} runs the command of each worker")]
+        [SetTrue(C.AGENT_INJECTED, Reason.AGENT_INJECTED, f"{AGENT} runs the command of each worker")]
         if reported
         else []
     )

@@ -68,13 +68,13 @@ def memory_advice(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) ->
     within = f" with a limit of {limit}" if limit else ""
     if end.code == SIGBUS_CODE and end.reason != "OOMKilled":
         return (
-            f"out of memory {often} times without a step further{within}, the last time of memory that was mapped: usually /dev/shm is full, which counts"
+            f"out of memory {often} times without progress{within}, the last time of memory that was mapped: usually /dev/shm is full, which counts"
             f" towards resources.limits.memory of container {container['name']}; give it more, or have fewer workers load data;"
-            f" a rule {{action: Restart, exitCodes: [{SIGBUS_CODE}]}} tries on"
+            f" a rule {{action: Restart, exitCodes: [{SIGBUS_CODE}]}} keeps restarting the job"
         )
     return (
-        f"out of memory {often} times without a step further{within}: give container {container['name']} more"
-        " (resources.limits.memory), or have it use less; a rule {action: Restart, reasons: [OOMKilled]} tries on"
+        f"out of memory {often} times without progress{within}: give container {container['name']} more"
+        " (resources.limits.memory), or have it use less; a rule {action: Restart, reasons: [OOMKilled]} keeps restarting the job"
     )
 
 

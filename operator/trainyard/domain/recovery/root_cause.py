@@ -97,7 +97,7 @@ def describe(cause: Cause, attempt: int) -> str:
     subject = f"{subject} (pod {pod.name}{where})"
     if cause.reason is Reason.WORKER_FAILED and pod.exit:
         if cause.culprit:
-            return f"{describe_culprit(cause.culprit)}; {subject} was the first to notice: {summary(pod.exit)}"
+            return f"{describe_culprit(cause.culprit)}; {subject} detected it first: {summary(pod.exit)}"
         inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
         how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
         text = f"{subject} {how}: {summary(pod.exit)}".removesuffix(": ")
@@ -123,8 +123,8 @@ def describe_culprit(culprit: Culprit) -> str:
         "stopped": "is stopped by a signal",
         "uninterruptible": "is blocked in the kernel: a disk or file server",
     }
-    stands = blocked.get(culprit.blocked, f"is at {culprit.frame}")
-    return f"all others wait for rank {culprit.rank} (pod {culprit.pod.name}{where}), which {stands}"
+    stands = blocked.get(culprit.blocked, f"is hung at {culprit.frame}")
+    return f"rank {culprit.rank} (pod {culprit.pod.name}{where}) {stands}; all other ranks are blocked on it"
 
 
 def _cause_of(pod: PodView) -> Cause | None:

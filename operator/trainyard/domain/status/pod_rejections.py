@@ -6,7 +6,7 @@ from datetime import datetime
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.actions import Event, Plan
-from trainyard.domain.conditions import apply_conditions, condition_false, condition_true
+from trainyard.domain.conditions import SetFalse, SetTrue, apply_conditions
 from trainyard.domain.decisions import Fail
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status import transitions
@@ -33,12 +33,13 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     over = plan.status.finished or plan.status.holds(C.SUSPENDED)
     if refusal.reason is Reason.INVALID_TEMPLATE and not over:
         # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
-        decision = Fail(refusal.reason, f"no pod can be made of spec.template: {refusal.message}")
-        return transitions.fail(replace(job, status=plan.status), decision, now)
+        decision = Fail(refusal.reason, f"spec.template is not a valid pod: {refusal.message}")
+        planned = replace(job, status=plan.status)
+        return transitions.store(planned, transitions.fail(planned, decision, now), now)
     # A running group continues where its joining workers are rejected. Where only deletions are, the reason of Running stays.
     joins = plan.status.internal.joining is not None and plan.status.holds(C.RUNNING)
     kind = C.STALLED if over else C.RESIZING if joins else C.RUNNING
-    update = (condition_false if kind is C.RUNNING else condition_true)(kind, refusal.reason, refusal.message)
+    update = (SetFalse if kind is C.RUNNING else SetTrue)(kind, refusal.reason, refusal.message)
     stored = job.status.condition(update.kind)
     # The plan may report that the job has recovered. That was never stored, so the stored condition still applies.
     others = [c for c in plan.status.conditions if c.type != update.kind]

@@ -6,14 +6,8 @@ from typing import Any
 
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
-from trainyard.domain.actions import Event, Plan
-from trainyard.domain.conditions import (
-    ConditionUpdate,
-    apply_conditions,
-    clear_conditions,
-    condition_false,
-    condition_true,
-)
+from trainyard.domain.actions import Event, Outcome
+from trainyard.domain.conditions import Clear, ConditionUpdate, SetFalse, SetTrue
 from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.agent_reports import is_ready
@@ -22,39 +16,45 @@ from trainyard.domain.scaling import scale_up
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.rank_layout import indivisible
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
-from trainyard.domain.state.worker_state import State, all_present, has_stopped, health, state
+from trainyard.domain.state.worker_state import Health, State, all_present, has_stopped, health, state
 from trainyard.domain.wording import counted
 
 LISTED = 16
 HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED})
 
 
-def report(snapshot: Snapshot, plan: Plan, now: datetime) -> Plan:
-    """Return the plan with the observed pods in its status."""
-    job, pods = snapshot.job, snapshot.current
+def report(snapshot: Snapshot, outcome: Outcome, now: datetime) -> Outcome:
+    """Return the outcome with the observed pods in its changes."""
+    job, status, pods = snapshot.job, snapshot.job.status, snapshot.current
     well = sum(p.ready or state(p) is State.SUCCEEDED for p in pods)
-    update: StatusChanges = {
+    changes: StatusChanges = {
+        **outcome.changes,
         "observed_generation": job.generation,
         "replicas": len(snapshot.pods),
         "ready_replicas": well,
         "selector": selector(job.uid),
     }
-    if not plan.status.finished:
-        update["ready"] = f"{well}/{snapshot.size.allowed}"
-    if plan.status.finished or plan.status.holds(C.SUSPENDED):
-        update |= _at_rest(job, plan.status, now)
-    else:
-        update |= _active(snapshot, plan.status, now)
-    status = plan.status.evolve(**update)
-    return replace(plan, status=status, events=[*plan.events, *_held_up(snapshot.job.status, status)])
+    if not status.finished:
+        changes["ready"] = f"{well}/{snapshot.size.allowed}"
+    if status.finished or status.holds(C.SUSPENDED):
+        return replace(outcome, changes=changes, conditions=_at_rest(status))
+    seen = _health(snapshot, opened="rendezvous" in outcome.changes, now=now)
+    updates, running = _conditions(snapshot, seen, now), _running(status, seen, has_pods=bool(pods))
+    changes |= {"workers": _unwell(pods), "phase": _phase(status, seen)}
+    if seen.running:
+        changes["running_time"] = status.running_time or now
+    if all_present(pods, snapshot.size.desired):
+        changes["launched_attempt"] = status.attempt
+    events = [*outcome.events, *_held_up(status, running)]
+    return replace(outcome, changes=changes, conditions=[*updates, running], events=events)
 
 
-def _held_up(before: TrainingJobStatus, after: TrainingJobStatus) -> list[Event]:
+def _held_up(status: TrainingJobStatus, running: ConditionUpdate) -> list[Event]:
     """Return the event that reports what the pods wait for, once: an image, a node, a volume."""
-    was, seen = before.condition(C.RUNNING), after.condition(C.RUNNING)
-    if seen is None or seen.status == "True" or seen.reason not in HELD_UP or (was and was.reason == seen.reason):
+    was = status.condition(C.RUNNING)
+    if not isinstance(running, SetFalse) or running.reason not in HELD_UP or (was and was.reason == running.reason):
         return []
-    return [Event("Warning", Reason(seen.reason), seen.message)]
+    return [Event("Warning", Reason(running.reason), running.message)]
 
 
 def unfollowed(snapshot: Snapshot) -> list[Event]:
@@ -90,85 +90,88 @@ def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
     )
 
 
-def _at_rest(job: JobView, status: TrainingJobStatus, now: datetime) -> StatusChanges:
-    """Return the changes of a finished or suspended job: only a failed job stays Stalled, and none is ScalingLimited."""
-    ended = Reason.JOB_FINISHED if status.finished else Reason.SUSPENDED
-    updates = clear_conditions(status, [C.SCALING_LIMITED], ended, "nothing is in the way")
+def _at_rest(status: TrainingJobStatus) -> list[ConditionUpdate]:
+    """Return the updates of a finished or suspended job: only a failed job stays Stalled, and none is ScalingLimited."""
+    ended, why = Reason.JOB_FINISHED, "the job has finished"
+    if not status.finished:
+        ended, why = Reason.SUSPENDED, "the job is suspended"
+    updates: list[ConditionUpdate] = [Clear(C.SCALING_LIMITED, ended, why)]
     failed = status.condition(C.FAILED) if status.holds(C.FAILED) else None
     if failed is not None and status.holds(C.STALLED):
-        updates.append(condition_true(C.STALLED, failed.reason, failed.message))
-    else:
-        updates += clear_conditions(status, [C.STALLED], ended, "nothing is in the way")
-    return {"conditions": apply_conditions(status, updates, job.generation, now)} if updates else {}
+        return [*updates, SetTrue(C.STALLED, failed.reason, failed.message)]
+    return [*updates, Clear(C.STALLED, ended, why)]
 
 
-def _active(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> StatusChanges:
-    job, pods, workers = snapshot.job, snapshot.current, snapshot.size.desired
-    seen = health(pods, workers)
-    if seen.running and status.awaiting_rendezvous:
+def _health(snapshot: Snapshot, *, opened: bool, now: datetime) -> Health:
+    """Return the state of the group. `opened`: this reconcile opens the rendezvous."""
+    seen, workers = health(snapshot.current, snapshot.size.desired), snapshot.size.desired
+    if seen.running and snapshot.job.status.awaiting_rendezvous and not opened:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
-    if indivisible(job.spec, workers):
-        seen = replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.size.invalid_because)
-    elif not pods and snapshot.old:
-        seen = replace(seen, message=f"{len(snapshot.old)} pods of earlier attempts have yet to end")
-    updates = [
-        condition_true(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
+    if indivisible(snapshot.job.spec, workers):
+        return replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.size.invalid_because)
+    if not snapshot.current and snapshot.old:
+        return replace(
+            seen, message=f"waiting for {counted(len(snapshot.old), 'pod')} of earlier attempts to terminate"
+        )
+    return seen
+
+
+def _conditions(snapshot: Snapshot, seen: Health, now: datetime) -> list[ConditionUpdate]:
+    """Return the updates of an active job, but for Running."""
+    job, status = snapshot.job, snapshot.job.status
+    unplaced = seen.reason if seen.reason is Reason.UNSCHEDULABLE else Reason.WORKERS_PENDING
+    straggling = stragglers.straggling_condition(snapshot)
+    # The reason for the restart is useful while the attempt runs, too.
+    restarting = status.condition(C.RESTARTING) if seen.running else None
+    why = f"attempt {status.attempt} began because {restarting.message}" if restarting else ""
+    return [
+        SetTrue(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
         if seen.scheduled
-        else condition_false(C.SCHEDULED, _unplaced(seen.reason), f"{seen.message}{_avoiding(job, seen.reason)}")
+        else SetFalse(C.SCHEDULED, unplaced, f"{seen.message}{_avoiding(job, seen.reason)}"),
+        SetTrue(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)
+        if snapshot.size.invalid_because
+        else Clear(C.STALLED, seen.reason, "the job continues"),
+        *_sized(snapshot, now),
+        *agent_conditions(job, status, brought=snapshot.agent),
+        *([straggling] if straggling else []),
+        *([Clear(C.RESTARTING, seen.reason, why)] if restarting else []),
     ]
-    update: StatusChanges = {"workers": _unwell(pods)}
-    if all_present(pods, workers):
-        update["launched_attempt"] = status.attempt
-    updates += _stalled(snapshot, status, seen.reason)
-    updates += _sized(snapshot, status, now)
-    updates += agent_conditions(job, status, brought=snapshot.agent)
-    if straggling := stragglers.straggling_condition(snapshot):
-        updates.append(straggling)
-    restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
+
+
+def _running(status: TrainingJobStatus, seen: Health, *, has_pods: bool) -> ConditionUpdate:
+    """Return the condition Running."""
     if seen.running:
-        updates.append(condition_true(C.RUNNING, seen.reason, seen.message))
-        if restarting:
-            # The reason for the restart is useful while the attempt runs, too.
-            why = f"attempt {status.attempt} began because {restarting.message}"
-            updates.append(condition_false(C.RESTARTING, seen.reason, why))
-        update |= {"phase": Phase.RUNNING, "running_time": status.running_time or now}
-    elif restarting and not pods:
+        return SetTrue(C.RUNNING, seen.reason, seen.message)
+    restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
+    if restarting and not has_pods:
         # Until a pod of the new attempt exists, the reason for the restart is more useful than "0 of 3 workers".
-        updates.append(condition_false(C.RUNNING, restarting.reason, restarting.message))
-        update["phase"] = Phase.RESTARTING
-    else:
-        updates.append(condition_false(C.RUNNING, seen.reason, seen.message))
-        update["phase"] = Phase.RESTARTING if restarting else Phase.PENDING
-    return {**update, "conditions": apply_conditions(status, updates, job.generation, now)}
+        return SetFalse(C.RUNNING, restarting.reason, restarting.message)
+    return SetFalse(C.RUNNING, seen.reason, seen.message)
 
 
-def _sized(snapshot: Snapshot, status: TrainingJobStatus, now: datetime) -> list[ConditionUpdate]:
-    updates = clear_conditions(status, [C.SCALING_LIMITED], Reason.SIZE_ALLOWED, "replicas is a size that is allowed")
+def _phase(status: TrainingJobStatus, seen: Health) -> Phase:
+    if seen.running:
+        return Phase.RUNNING
+    return Phase.RESTARTING if status.holds(C.RESTARTING) else Phase.PENDING
+
+
+def _sized(snapshot: Snapshot, now: datetime) -> list[ConditionUpdate]:
+    limited: ConditionUpdate = Clear(C.SCALING_LIMITED, Reason.SIZE_ALLOWED, "replicas is a size that is allowed")
     if snapshot.size.limited_because:
-        updates = [condition_true(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because)]
+        limited = SetTrue(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because)
     if snapshot.size.scale_up_pending:
-        return [*updates, condition_true(C.RESIZING, Reason.WORKERS_JOINING, scale_up.resizing_message(snapshot, now))]
+        return [limited, SetTrue(C.RESIZING, Reason.WORKERS_JOINING, scale_up.resizing_message(snapshot, now))]
     size = counted(snapshot.size.desired, "worker")
-    return [*updates, *clear_conditions(status, [C.RESIZING], Reason.RESIZED, f"the group got {size}")]
-
-
-def _stalled(snapshot: Snapshot, status: TrainingJobStatus, reason: Reason) -> list[ConditionUpdate]:
-    if snapshot.size.invalid_because:
-        return [condition_true(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)]
-    return [condition_false(C.STALLED, reason, "the job goes on")] if status.holds(C.STALLED) else []
+    return [limited, Clear(C.RESIZING, Reason.RESIZED, f"the group has {size}")]
 
 
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """Return the message of a group that waits for its rendezvous: ready workers, backoff, pods that have yet to end."""
     count, desired = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.size.desired
     left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
-    until = f"; pod {left[0]} of an earlier attempt has yet to end" if left else ""
+    until = f"; waiting for pod {left[0]} of an earlier attempt to terminate" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before
-    at = (
-        f", which does not begin before {begin:%H:%M:%S} UTC (internal.backoff.notBefore)"
-        if begin and now < begin
-        else ""
-    )
+    at = f"; backoff until {begin:%H:%M:%S} UTC" if begin and now < begin else ""
     return f"{count} of {desired} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
 
 
@@ -177,11 +180,7 @@ def _avoiding(job: JobView, reason: Reason) -> str:
     nodes = (
         ", ".join(node.name for node in required(job.status.suspect_nodes)) if reason is Reason.UNSCHEDULABLE else ""
     )
-    return f"; this job avoids {nodes} (status.suspectNodes says why)" if nodes else ""
-
-
-def _unplaced(reason: Reason) -> Reason:
-    return reason if reason is Reason.UNSCHEDULABLE else Reason.WORKERS_PENDING
+    return f"; this job avoids {nodes} (see status.suspectNodes)" if nodes else ""
 
 
 def _unwell(pods: tuple[PodView, ...]) -> list[WorkerStatus]:

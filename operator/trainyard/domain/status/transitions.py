@@ -1,10 +1,9 @@
-"""Compose the transitions of a job: each is a status to store, with its events. Pure.
+"""Compose the transitions of a job: each is a change of the status, with its events. Pure.
 
 A transition holds no actions; the next reconcile acts on the stored status (see `Plan`).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import assert_never
 
@@ -14,14 +13,8 @@ from trainyard.api.internal_status import Backoff, Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
-from trainyard.domain.actions import Event, Plan
-from trainyard.domain.conditions import (
-    ConditionUpdate,
-    apply_conditions,
-    clear_conditions,
-    condition_false,
-    condition_true,
-)
+from trainyard.domain.actions import Event, Outcome, Plan
+from trainyard.domain.conditions import Clear, ConditionUpdate, Remove, SetFalse, SetTrue, apply_conditions
 from trainyard.domain.decisions import Decision, Fail, Restart
 from trainyard.domain.progress import goodput
 from trainyard.domain.recovery.agent_injection import cannot_run
@@ -33,46 +26,46 @@ from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.snapshot import JobView, Snapshot
 
 
-def start(job: JobView, now: datetime) -> TrainingJobStatus:
-    """Return the first status of a job, or that with which a suspended job resumes."""
-    status = job.status
-    update: StatusChanges = {
+def store(job: JobView, outcome: Outcome, now: datetime) -> Plan:
+    """Return the plan that stores the outcome in the status."""
+    changes, status = outcome.changes, job.status
+    if outcome.conditions:
+        conditions = apply_conditions(status, outcome.conditions, job.generation, now)
+        changes = {**changes, "conditions": conditions}
+    status = status.evolve(**changes) if changes else status
+    return Plan(status, outcome.actions, outcome.events, outcome.requeue_after)
+
+
+def start(job: JobView, now: datetime) -> StatusChanges:
+    """Return the changes with which a job starts, or a suspended job resumes."""
+    return {
         "active_since": now,
         "attempt_start_time": now,
-        "start_time": status.start_time or now,
+        "start_time": job.status.start_time or now,
         "suspect_nodes": remembered(job, now),
     }
-    if status.holds(C.SUSPENDED):
-        resumed = apply_conditions(
-            status, [condition_false(C.SUSPENDED, Reason.RESUMED, "the job goes on")], job.generation, now
-        )
+
+
+def resume(job: JobView, now: datetime) -> Outcome:
+    """Return the transition that resumes a suspended job."""
+    return Outcome(
+        {**start(job, now), "phase": Phase.PENDING, "observed_generation": job.generation},
         # The image may have changed: the agent may be able to run in it.
-        update |= {"conditions": [c for c in resumed if c.type != C.AGENT_INJECTED], "phase": Phase.PENDING}
-    return status.evolve(**update)
+        [SetFalse(C.SUSPENDED, Reason.RESUMED, "the job continues"), Remove(C.AGENT_INJECTED)],
+        events=[Event("Normal", Reason.RESUMED, f"the job resumes with attempt {job.status.attempt}")],
+    )
 
 
-def resume(job: JobView, now: datetime) -> Plan:
-    """Return the plan that resumes a suspended job."""
-    note = f"the job resumes with attempt {job.status.attempt}"
-    return Plan(_observed(job, start(job, now)), events=[Event("Normal", Reason.RESUMED, note)])
-
-
-def suspend(snapshot: Snapshot, now: datetime) -> Plan:
-    """Return the plan that suspends the job. Its attempt ends, its pods are deleted, and its active time stops."""
-    job, status = snapshot.job, snapshot.job.status
+def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
+    """Return the transition that suspends the job. Its attempt ends, its pods are deleted, and its active time stops."""
+    job, status, active = snapshot.job, snapshot.job.status, active_time(snapshot.job.status, now)
     message = "lifecycle.suspend is set: the job has no pods until it is set to false"
-    updates = [
-        condition_true(C.SUSPENDED, Reason.SUSPENDED, message),
-        condition_false(C.SCHEDULED, Reason.SUSPENDED, message),
-        condition_false(C.RUNNING, Reason.SUSPENDED, message),
-        *clear_conditions(status, [C.RESTARTING, C.STRAGGLING, C.RESIZING], Reason.SUSPENDED, message),
-    ]
-    update: StatusChanges = {
+    changes: StatusChanges = {
+        "observed_generation": job.generation,
         "phase": Phase.SUSPENDED,
         "active_since": None,
-        "active_seconds": int(active_time(status, now).total_seconds()),
-        "goodput": goodput.settled(status, active_time(status, now)),
-        "conditions": apply_conditions(status, updates, job.generation, now),
+        "active_seconds": int(active.total_seconds()),
+        "goodput": goodput.settled(status, active),
         # The template may be changed before the job resumes: earlier failures do not predict those of the next attempt.
         "backoff": Backoff(),
         "restart_budget": reset_streaks(status),
@@ -81,12 +74,18 @@ def suspend(snapshot: Snapshot, now: datetime) -> Plan:
         "joining": None,
     }
     if snapshot.current or status.internal.launched_attempt == status.attempt:
-        update |= _next_attempt(status, snapshot.size.current, now)
-    return Plan(_observed(job, status.evolve(**update)), events=[Event("Normal", Reason.SUSPENDED, message)])
+        changes |= _next_attempt(status, snapshot.size.current, now)
+    conditions: list[ConditionUpdate] = [
+        SetTrue(C.SUSPENDED, Reason.SUSPENDED, message),
+        SetFalse(C.SCHEDULED, Reason.SUSPENDED, message),
+        SetFalse(C.RUNNING, Reason.SUSPENDED, message),
+        *(Clear(kind, Reason.SUSPENDED, message) for kind in (C.RESTARTING, C.STRAGGLING, C.RESIZING)),
+    ]
+    return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
-def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Plan:
-    """Return the plan that stores the decision."""
+def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Outcome:
+    """Return the transition that stores the decision."""
     match decision:
         case Fail():
             return fail(snapshot.job, decision, now)
@@ -94,11 +93,6 @@ def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Plan:
             return new_attempt(snapshot, decision, now)
         case _:
             assert_never(decision)
-
-
-def open_rendezvous(status: TrainingJobStatus, address: str) -> TrainingJobStatus:
-    """Return the status with the rendezvous of the current attempt open: all its workers are ready and may start."""
-    return status.evolve(rendezvous=Rendezvous(attempt=status.attempt, address=address))
 
 
 def without_coordinator() -> Restart:
@@ -110,73 +104,78 @@ def without_coordinator() -> Restart:
 def on_released_nodes(nodes: Sequence[str]) -> Restart:
     """Return the restart of unscheduled workers whose pods exclude nodes that the job does not avoid any more."""
     several = len(nodes) > 1
-    message = f"workers wait for a node, and {', '.join(nodes)} {'are' if several else 'is'} not avoided any more"
+    message = f"workers are unschedulable, and {', '.join(nodes)} {'are' if several else 'is'} no longer avoided"
     return Restart(Reason.NODES_RELEASED, message)
 
 
 def without_agent(problem: str) -> Restart:
     """Return the restart without the agent, which cannot run in the image."""
-    return Restart(Reason.NO_PYTHON, f"{problem}: {AGENT} is left out", conditions=[cannot_run(problem)])
+    return Restart(Reason.NO_PYTHON, f"{problem}: {AGENT} is disabled for this job", conditions=[cannot_run(problem)])
 
 
-def adopt(snapshot: Snapshot, attempt: int) -> Plan:
-    """Return the plan that adopts the attempt of a pod or an agent after the status was lost, for example by a restore."""
+def adopt(snapshot: Snapshot, attempt: int) -> Outcome:
+    """Return the transition that adopts the attempt of a pod or an agent after the status was lost, for example by a restore."""
     status = snapshot.job.status
     pods, group = observed_group(snapshot, attempt)
-    note = f"workers are at attempt {attempt}, the status knew of {status.attempt} only: the job goes on from there"
-    update: StatusChanges = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
+    note = f"workers are at attempt {attempt}, and the stored status has attempt {status.attempt}: adopting attempt {attempt}"
+    changes: StatusChanges = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
     agents = [snapshot.agents.get(pod.uid) for pod in pods]
     # Agents that wait beside others that run may be those of joining workers. Then the rendezvous stays closed.
     mixed = {agent.state for agent in agents if agent} >= {AgentState.RUNNING, AgentState.WAITING}
     if group and not mixed and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
         # The workers run, or were about to start.
-        update["rendezvous"] = Rendezvous(attempt=attempt, address=address)
-    return Plan(status.evolve(**update), events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)])
+        changes["rendezvous"] = Rendezvous(attempt=attempt, address=address)
+    return Outcome(changes, events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)])
 
 
-def complete(job: JobView, workers: int, now: datetime) -> Plan:
-    """Return the plan of a job that has succeeded with so many workers."""
+def complete(job: JobView, workers: int, now: datetime) -> Outcome:
+    """Return the transition of a job that has succeeded with so many workers."""
     by_all = job.spec.lifecycle.success is Success.ALL_WORKERS
     message = f"all {workers} workers succeeded" if by_all and workers > 1 else "worker 0 succeeded"
     event = Event("Normal", Reason.WORKERS_SUCCEEDED, f"{message}, in attempt {job.status.attempt}")
-    updates = [condition_true(C.COMPLETE, Reason.WORKERS_SUCCEEDED, message)]
-    return _finish(job, Phase.COMPLETE, updates, event, f"{workers}/{workers}", now)
+    changes: StatusChanges = {**_finish(job, now), "phase": Phase.COMPLETE, "ready": f"{workers}/{workers}"}
+    conditions = [*_finished(event), SetTrue(C.COMPLETE, Reason.WORKERS_SUCCEEDED, message)]
+    return Outcome(changes, conditions, events=[event])
 
 
-def fail(job: JobView, decision: Fail, now: datetime) -> Plan:
-    """Return the plan of a job that has failed permanently."""
-    reason, message = decision.reason, decision.message
+def fail(job: JobView, decision: Fail, now: datetime) -> Outcome:
+    """Return the transition of a job that has failed permanently."""
+    event = Event("Warning", decision.reason, decision.message)
     workers = largest_allowed(job.spec, job.spec.replicas) or job.spec.replicas
-    updates = [condition_true(C.FAILED, reason, message), condition_true(C.STALLED, reason, message)]
-    plan = _finish(job, Phase.FAILED, updates, Event("Warning", reason, message), f"0/{workers}", now)
-    return replace(plan, status=plan.status.evolve(**decision.changes))
+    changes: StatusChanges = {
+        **_finish(job, now),
+        "phase": Phase.FAILED,
+        "ready": f"0/{workers}",
+        **decision.changes,
+    }
+    updates = [SetTrue(kind, decision.reason, decision.message) for kind in (C.FAILED, C.STALLED)]
+    return Outcome(changes, [*_finished(event), *updates], events=[event])
 
 
-def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Plan:
-    """Return the plan that ends the current attempt and starts the next one."""
+def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome:
+    """Return the transition that ends the current attempt and starts the next one."""
     job, status, reason = snapshot.job, snapshot.job.status, decision.reason
     when = f", in {decision.delay_seconds} seconds" if decision.delay_seconds else ""
     message = f"{decision.message}; {decision.scope} as attempt {status.attempt + 1}{when}"
-    updates = [
-        condition_true(C.RESTARTING, reason, message),
-        condition_false(C.RUNNING, reason, message),
-        *clear_conditions(status, [C.STRAGGLING], reason, message),
-        *decision.conditions,
-    ]
     restarts = decision.changes.get("restarts", status.restarts)
     changes: StatusChanges = {
+        "observed_generation": job.generation,
         "suspect_nodes": remembered(job, now),
         "goodput": goodput.at_restart(status, active_time(status, now)),
         **_next_attempt(status, snapshot.size.current, now),
         **decision.changes,
         "phase": Phase.RESTARTING,
-        "conditions": apply_conditions(status, updates, job.generation, now),
         "restart_count": restarts.failures + restarts.disruptions,
         "workers": [],
     }
+    conditions = [
+        SetTrue(C.RESTARTING, reason, message),
+        SetFalse(C.RUNNING, reason, message),
+        Clear(C.STRAGGLING, reason, message),
+        *decision.conditions,
+    ]
     expected = reason in {Reason.RESIZED, Reason.NODES_RELEASED}
-    event = Event("Normal" if expected else "Warning", reason, message)
-    return Plan(_observed(job, status.evolve(**changes)), events=[event])
+    return Outcome(changes, conditions, events=[Event("Normal" if expected else "Warning", reason, message)])
 
 
 def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> StatusChanges:
@@ -192,31 +191,26 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
     }
 
 
-def _finish(
-    job: JobView, phase: Phase, updates: Sequence[ConditionUpdate], event: Event, ready: str, now: datetime
-) -> Plan:
-    status = job.status
-    # Running has the reason for which the job finished: `kubectl get -o wide` prints it.
-    updates = [
-        condition_false(C.RUNNING, event.reason, event.note),
-        *clear_conditions(status, [C.STRAGGLING, C.RESIZING], event.reason, event.note),
-        *clear_conditions(status, [C.RESTARTING], Reason.JOB_FINISHED, "the job has finished"),
-        *updates,
-    ]
-    update: StatusChanges = {
-        "phase": phase,
+def _finish(job: JobView, now: datetime) -> StatusChanges:
+    """Return the changes of a job that finishes."""
+    active = active_time(job.status, now)
+    return {
+        "observed_generation": job.generation,
         "completion_time": now,
-        "active_seconds": int(active_time(status, now).total_seconds()),
-        "goodput": goodput.settled(status, active_time(status, now)),
+        "active_seconds": int(active.total_seconds()),
+        "goodput": goodput.settled(job.status, active),
         "active_since": None,
-        "conditions": apply_conditions(status, updates, job.generation, now),
-        "ready": ready,
         "workers": [],
         "stragglers": [],
         "joining": None,
     }
-    return Plan(_observed(job, status.evolve(**update)), events=[event])
 
 
-def _observed(job: JobView, status: TrainingJobStatus) -> TrainingJobStatus:
-    return status.evolve(observed_generation=job.generation)
+def _finished(event: Event) -> list[ConditionUpdate]:
+    """Return the conditions of a job that finishes by this event, but for Complete and Failed."""
+    return [
+        # Running has the reason for which the job finished: `kubectl get -o wide` prints it.
+        SetFalse(C.RUNNING, event.reason, event.note),
+        *(Clear(kind, event.reason, event.note) for kind in (C.STRAGGLING, C.RESIZING)),
+        Clear(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"),
+    ]

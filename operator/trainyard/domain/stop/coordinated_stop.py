@@ -11,7 +11,7 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import MAX_REASON_LENGTH, CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
-from trainyard.domain.actions import Event, Plan, whole_seconds
+from trainyard.domain.actions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
 from trainyard.domain.state.snapshot import AgentView, PodView, Snapshot
 from trainyard.domain.state.worker_state import all_present
@@ -25,33 +25,33 @@ STEP_REPORT_TIMEOUT = timedelta(seconds=10)
 """How long agents may take to report their step. Ranks wait twice as long, so that the chosen step reaches them in time."""
 
 
-def plan_coordinated_stop(snapshot: Snapshot, now: datetime) -> Plan | None:
-    """Return the plan of the coordinated stop of this attempt; None where there is none, or none to wait for any more."""
+def plan_coordinated_stop(snapshot: Snapshot, now: datetime) -> Outcome | None:
+    """Return the outcome of the coordinated stop of this attempt; None where there is none, or none to wait for any more."""
     stop = snapshot.job.status.stopping
     if stop and stop.time > now:
         # A clock was set back, or the status was edited by hand: the stop must not wait for that time.
-        return _store(snapshot, stop.evolve(time=now))
+        return _store(stop.evolve(time=now))
     if (stop or _stop_reason(snapshot)) and (
         wait := connect_time_left(snapshot, now, leavers=True) or _reconnect_time_left(snapshot, now)
     ):
-        return Plan(snapshot.job.status, requeue_after=whole_seconds(wait))
+        return Outcome(requeue_after=whole_seconds(wait))
     if stop is None:
         return _request(snapshot, now)
     return _choose_step(snapshot, stop, now) if stop.step is None else _wait_for_exits(snapshot, stop, now)
 
 
-def _request(snapshot: Snapshot, now: datetime) -> Plan | None:
+def _request(snapshot: Snapshot, now: datetime) -> Outcome | None:
     why = _stop_reason(snapshot)
     if why is None or _participants(snapshot) is None:
         return None
     stop = CoordinatedStop(attempt=snapshot.job.status.attempt, time=now, reason=why[:MAX_REASON_LENGTH])
     left = _time_left(snapshot, stop, now)
-    return _store(snapshot, stop, wait=min(STEP_REPORT_TIMEOUT, left)) if left >= MIN_STOP_TIME else None
+    return _store(stop, wait=min(STEP_REPORT_TIMEOUT, left)) if left >= MIN_STOP_TIME else None
 
 
-def _choose_step(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Plan | None:
+def _choose_step(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Outcome | None:
     if _stop_reason(snapshot) is None:
-        return _store(snapshot, None)
+        return _store(None)
     agents, left = (
         _participants(snapshot),
         min(STEP_REPORT_TIMEOUT - (now - stop.time), _time_left(snapshot, stop, now)),
@@ -60,16 +60,16 @@ def _choose_step(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Pl
         return None
     passed = [agent.leave.passed for agent in agents if agent.leave and agent.leave.asked]
     if len(passed) < len(agents):
-        return Plan(snapshot.job.status, requeue_after=whole_seconds(left))
+        return Outcome(requeue_after=whole_seconds(left))
     furthest = max((step for step in passed if step is not None), default=None)
     if furthest is None or None in passed:
         return None
     step = furthest + 1
     event = Event("Normal", Reason.COORDINATED_STOP, f"{stop.reason}: all ranks stop after step {step}")
-    return _store(snapshot, stop.evolve(step=step), event)
+    return _store(stop.evolve(step=step), event)
 
 
-def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Plan | None:
+def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Outcome | None:
     left = _time_left(snapshot, stop, now)
     running = [
         agent for _, agent in _agents(snapshot) if agent and agent.connected and agent.state is AgentState.RUNNING
@@ -79,7 +79,7 @@ def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) ->
     lost = any(is_lost(snapshot, pod, now) for pod in snapshot.current if not pod.ended)
     if not running or late or lost or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
         return None
-    return Plan(snapshot.job.status, requeue_after=whole_seconds(left))
+    return Outcome(requeue_after=whole_seconds(left))
 
 
 def _time_left(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> timedelta:
@@ -102,7 +102,7 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
         return "lifecycle.suspend is set"
     if snapshot.size.resized_from:
         return (
-            f"the group gets {counted(snapshot.size.desired, 'worker')}"
+            f"the group is resized to {counted(snapshot.size.desired, 'worker')}"
             if spec.elastic
             else f"replicas was changed to {snapshot.size.desired}"
         )
@@ -110,7 +110,7 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
         if pod.disruption and not pod.ended:
             return f"worker {pod.index} (pod {pod.name}) is being disrupted: {pod.disruption.reason}"
         if agent and agent.leave and agent.leave.leaving:
-            return f"worker {pod.index} (pod {pod.name}) was asked to end"
+            return f"worker {pod.index} (pod {pod.name}) is being terminated"
     return None
 
 
@@ -141,6 +141,5 @@ def _agents(snapshot: Snapshot) -> Iterator[tuple[PodView, AgentView | None]]:
     return ((pod, snapshot.agents.get(pod.uid)) for pod in snapshot.current)
 
 
-def _store(snapshot: Snapshot, stop: CoordinatedStop | None, *events: Event, wait: timedelta | None = None) -> Plan:
-    status = snapshot.job.status.evolve(coordinated_stop=stop)
-    return Plan(status, events=[*events], requeue_after=whole_seconds(wait) if wait else None)
+def _store(stop: CoordinatedStop | None, *events: Event, wait: timedelta | None = None) -> Outcome:
+    return Outcome({"coordinated_stop": stop}, events=events, requeue_after=whole_seconds(wait) if wait else None)

@@ -322,7 +322,7 @@ async def test_adopted_later_attempt_is_reported(api: FakeApi, lab: Lab) -> None
         api.cluster.create(PODS, LAB, later)
         await until(lambda: "AttemptAdopted" in reasons(api))
         note = next(e["note"] for e in api.cluster.objects(EVENTS, LAB) if e["reason"] == "AttemptAdopted")
-    assert note.startswith("workers are at attempt 9, the status knew of 1 only")
+    assert note.startswith("workers are at attempt 9, and the stored status has attempt 1")
 
 
 async def test_changing_refusal_message_keeps_the_backoff(api: FakeApi, lab: Lab) -> None:

@@ -78,7 +78,7 @@ def test_failure_names_hung_rank_and_node() -> None:
         "node2",
     )
     assert status.last_failure.message.splitlines() == [
-        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which is at {LOADS}",
+        f"rank 2 (pod train-worker-2-1 on node2) is hung at {LOADS}; all other ranks are blocked on it",
         "rank 0 hangs: no progress for 30 seconds after step 9",
     ]
     assert status.restarts.hangs == 1
@@ -88,14 +88,14 @@ def test_failure_names_hung_rank_and_node() -> None:
 def test_event_names_hung_rank() -> None:
     (event,) = plan(reported(hung(), {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}), NOW).events
     assert event.note.startswith(
-        f"all others wait for rank 2 (pod train-worker-2-1 on node2), which is at {LOADS}; worker 0 of attempt 1"
-        " (pod train-worker-0-1 on node0) was the first to notice: rank 0 hangs: no progress for 30 seconds after step 9"
+        f"rank 2 (pod train-worker-2-1 on node2) is hung at {LOADS}; all other ranks are blocked on it; worker 0 of attempt 1"
+        " (pod train-worker-0-1 on node0) detected it first: rank 0 hangs: no progress for 30 seconds after step 9"
     )
 
 
 def test_unresponsive_rank_is_named() -> None:
     (event,) = plan(reported(hung(), {0: WAITS, 1: WAITS, 2: STOPPED, 3: WAITS}), NOW).events
-    assert "rank 2 (pod train-worker-2-1 on node2), which is stopped by a signal; " in event.note
+    assert "rank 2 (pod train-worker-2-1 on node2) is stopped by a signal; all other ranks are blocked on it; " in event.note
 
 
 def test_culprit_among_several_ranks_per_worker() -> None:

@@ -85,9 +85,9 @@ def test_message_names_full_shared_memory() -> None:
     failed = after(BUS, BUS, template=LIMITED).condition(C.FAILED)
     assert failed is not None
     assert failed.message.endswith(
-        "out of memory 2 times without a step further with a limit of 16Gi, the last time of memory that was mapped: usually /dev/shm is full, which counts"
+        "out of memory 2 times without progress with a limit of 16Gi, the last time of memory that was mapped: usually /dev/shm is full, which counts"
         " towards resources.limits.memory of container main; give it more, or have fewer workers load data;"
-        " a rule {action: Restart, exitCodes: [135]} tries on"
+        " a rule {action: Restart, exitCodes: [135]} keeps restarting the job"
     )
 
 
@@ -96,8 +96,8 @@ def test_message_names_the_memory_limit_and_remedy(template: dict[str, Any], lim
     failed = after(OOM, OOM, template=template).condition(C.FAILED)
     assert failed is not None
     assert failed.message.endswith(
-        f"failed with exit code 137 (OOMKilled); out of memory 2 times without a step further{limit}:"
-        " give container main more (resources.limits.memory), or have it use less; a rule {action: Restart, reasons: [OOMKilled]} tries on"
+        f"failed with exit code 137 (OOMKilled); out of memory 2 times without progress{limit}:"
+        " give container main more (resources.limits.memory), or have it use less; a rule {action: Restart, reasons: [OOMKilled]} keeps restarting the job"
     )
 
 

@@ -94,7 +94,7 @@ def test_replacement_joins_once_the_old_pod_ended() -> None:
     assert running_condition is not None
     assert (
         running_condition.message
-        == "3 of 3 workers are ready for attempt 2; pod train-worker-1-1 of an earlier attempt has yet to end"
+        == "3 of 3 workers are ready for attempt 2; waiting for pod train-worker-1-1 of an earlier attempt to terminate"
     )
     ended = tuple(replace(pod, ended=pod.uid == "pod-1-1") for pod in joined.pods)
     assert act(replace(joined, pods=ended)).status.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")

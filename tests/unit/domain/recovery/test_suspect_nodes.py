@@ -144,7 +144,7 @@ def test_unscheduled_job_names_the_avoided_nodes() -> None:
     assert summarize(after(scene).conditions)[C.SCHEDULED] == because(Reason.UNSCHEDULABLE, holds=False)
     scheduled_condition = after(scene).condition(C.SCHEDULED)
     assert scheduled_condition is not None
-    assert scheduled_condition.message.endswith("; this job avoids bad (status.suspectNodes says why)")
+    assert scheduled_condition.message.endswith("; this job avoids bad (see status.suspectNodes)")
 
 
 def test_expired_avoidance_frees_unscheduled_workers() -> None:
@@ -154,7 +154,7 @@ def test_expired_avoidance_frees_unscheduled_workers() -> None:
     assert (made.status.phase, made.status.attempt, made.status.suspect_nodes) == (Phase.RESTARTING, 2, [])
     assert (made.status.restart_count, made.events[0].reason) == (0, Reason.NODES_RELEASED)
     assert _note(made) == (
-        "workers wait for a node, and bad is not avoided any more; restarting all workers as attempt 2"
+        "workers are unschedulable, and bad is no longer avoided; restarting all workers as attempt 2"
     )
 
 

@@ -247,7 +247,7 @@ def test_resize_stop_has_its_own_timeout() -> None:
     takes_part = {uid: replace(agent, leave=StopProgress()) for uid, agent in scene.agents.items()}
     scene = act(replace(scene, agents=takes_part))
     assert scene.status.internal.coordinated_stop
-    assert scene.status.internal.coordinated_stop.reason == "the group gets 2 workers"
+    assert scene.status.internal.coordinated_stop.reason == "the group is resized to 2 workers"
     asked = {uid: replace(agent, leave=StopProgress(asked=True, passed=7)) for uid, agent in takes_part.items()}
     scene = act(replace(scene, agents=asked), 1)
     assert scene.status.internal.coordinated_stop

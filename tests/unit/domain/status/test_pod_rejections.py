@@ -51,7 +51,7 @@ def test_invalid_template_fails_the_job() -> None:
     failed = decided.status.condition(C.FAILED)
     assert failed is not None
     assert failed.reason == Reason.INVALID_TEMPLATE
-    assert failed.message == "no pod can be made of spec.template: containers[0].image: Required value"
+    assert failed.message == "spec.template is not a valid pod: containers[0].image: Required value"
     assert list(decided.actions) == []
 
 

@@ -60,7 +60,7 @@ def test_deletion_suspension_and_resize_stop_in_coordination_too() -> None:
         for scene in (asked, ABLE.with_spec(lifecycle={"suspend": True}), ABLE.with_spec(replicas=2))
     ]
     assert [stop.reason if stop else None for stop in reasons] == [
-        "worker 2 (pod train-worker-2-1) was asked to end",
+        "worker 2 (pod train-worker-2-1) is being terminated",
         "lifecycle.suspend is set",
         "replicas was changed to 2",
     ]
