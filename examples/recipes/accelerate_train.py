@@ -3,7 +3,7 @@
 
     torchrun --nproc-per-node=2 accelerate_train.py --checkpoints /tmp/accelerate
 
-Checkpoints are Accelerate's own (`save_state`), and each start goes on from the newest.
+Checkpoints are Accelerate's own (`save_state`), and each start resumes from the newest.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def train(accelerator: Accelerator, options: argparse.Namespace) -> None:
     if found:
         accelerator.load_state(str(found))
         done = int(found.name.removeprefix("step-"))
-        accelerator.print(f"goes on from step {done}", flush=True)
+        accelerator.print(f"resuming from step {done}", flush=True)
     steps = range(done + 1, options.steps + 1)
     for step, (inputs, kinds) in zip(steps, batches(accelerator, loader, done), strict=False):
         loss = nn.functional.cross_entropy(model(inputs), kinds)

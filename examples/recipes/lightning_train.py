@@ -3,7 +3,7 @@
 
     torchrun --nproc-per-node=2 lightning_train.py --checkpoints /tmp/lightning
 
-Checkpoints are Lightning's own, one after each epoch, and each start goes on from the last (`ckpt_path="last"`).
+Checkpoints are Lightning's own, one after each epoch, and each start resumes from the last (`ckpt_path="last"`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rings(lightning.LightningModule):
     def on_train_start(self) -> None:
         """Say so where an earlier start has come some way."""
         if self.global_step:
-            self.print(f"goes on from step {self.global_step}", flush=True)
+            self.print(f"resuming from step {self.global_step}", flush=True)
 
     def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
         """The loss of a batch."""

@@ -3,7 +3,7 @@
 
     torchrun --nproc-per-node=2 transformers_train.py --checkpoints /tmp/transformers
 
-The model is made from a configuration, so nothing is downloaded. Checkpoints are the Trainer's own, and each start goes on from the newest.
+The model is made from a configuration, so nothing is downloaded. Checkpoints are the Trainer's own, and each start resumes from the newest.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def train(arguments: TrainingArguments, folder: Path) -> None:
     trainer = Trainer(model=model(), args=arguments, train_dataset=Counting(0, 4096), eval_dataset=Counting(10**6, 256))
     step, found = newest(folder) or (0, None)
     if found and trainer.is_world_process_zero():
-        print(f"goes on from step {step}", flush=True)
+        print(f"resuming from step {step}", flush=True)
     trainer.train(resume_from_checkpoint=found and str(found))
     loss = trainer.evaluate()["eval_loss"]
     if trainer.is_world_process_zero():

@@ -68,7 +68,7 @@ class SharedOperator:
         assert not late, f"still writes: {late}"
 
     def lines(self) -> list[Json]:
-        """Return the new log lines. A line that is no JSON belongs to the traceback of a process that crashed."""
+        """Return the new log lines. A line that is not JSON belongs to the traceback of a process that crashed."""
         text = self.operator.log.read_text(errors="replace")
         new, self._read = text[self._read :], len(text)
         return [json.loads(line) if line.startswith("{") else {"exc_info": line} for line in new.splitlines()]

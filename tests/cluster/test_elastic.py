@@ -134,7 +134,7 @@ def test_the_example_goes_on_where_it_was(kube: Kube) -> None:
             return (status.get("goodput", {}).get("attempt"), workers) == (status.get("attempt"), size)
 
         kube.until(reported, 120, f"steps of {size} ranks")
-        line = re.compile(rf"rank {rank} of {size} goes on after step (\d+)")
+        line = re.compile(rf"rank {rank} of {size} resumes after step (\d+)")
         return int(line.findall(kube.run("logs", f"job-worker-{rank}-1"))[-1])
 
     manifest = yaml.safe_load((ROOT / "examples/elastic/job.yaml").read_text())

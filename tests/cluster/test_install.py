@@ -113,7 +113,7 @@ def test_uninstall_with_live_jobs(kube: Kube) -> None:
     before = sorted(p["metadata"]["uid"] for p in kube.pods("job"))
     install.uninstall(kube.cluster)
     try:
-        assert sorted(p["metadata"]["uid"] for p in kube.pods("job")) == before, "training goes on"
+        assert sorted(p["metadata"]["uid"] for p in kube.pods("job")) == before, "training continues"
         assert kube.phase("job") == "Running", "the CRD and its objects stay"
         kube.run("delete", "tj", "job", "--timeout=30s")
         kube.until(lambda: not kube.pods("job"), 60, "nothing blocks without the operator")

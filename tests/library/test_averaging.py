@@ -130,7 +130,7 @@ def refused() -> list[str]:
 
 def test_what_cannot_be_averaged_is_reported(tmp_path: Path) -> None:
     plain, small, norms, warmup, period, idle, islands = run(2, tmp_path, refused)[0]
-    assert "must be wrapped in DistributedDataParallel, and is a Linear" in plain
+    assert "must be wrapped in DistributedDataParallel, got a Linear" in plain
     assert "wrapped over 1 of 2 processes" in small
     assert "broadcast_buffers=False" in norms
     assert "warmup_steps must be from 0 on, not -1" in warmup

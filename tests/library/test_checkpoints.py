@@ -258,7 +258,7 @@ def test_metrics_are_numbers_of_any_kind(tmp_path: Path) -> None:
     checkpoints.load(state)
     for step, loss in ((1, None), (2, np.float32(0.5)), (3, torch.tensor(0.75)), (4, 1)):
         checkpoints.save(step, state, metrics={"loss": loss}, wait=True)  # type: ignore[dict-item]  # that is the test
-    with pytest.raises(ValueError, match="metrics: loss must be a number, and is 'low'"):
+    with pytest.raises(ValueError, match="metrics: loss must be a number, got 'low'"):
         checkpoints.save(5, state, metrics={"loss": "low"})  # type: ignore[dict-item]  # a wrong type, too
     assert checkpoints.failures == 0
     assert [each.name[:17] for each in sorted(tmp_path.glob("step-*"))] == ["step-000000000002", "step-000000000004"]

@@ -64,7 +64,7 @@ def test_what_torch_would_leave_as_it_is() -> None:
 
 
 def test_a_backend_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"one of .*inductor.*, and is 'gcc'"):
+    with pytest.raises(ValueError, match=r"one of .*inductor.*, got 'gcc'"):
         compile_model(Network(), backend="gcc")
 
 

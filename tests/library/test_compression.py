@@ -214,9 +214,9 @@ def refused() -> list[str]:
 
 def test_what_cannot_be_compressed_is_reported(tmp_path: Path) -> None:
     plain, twice, how, scalar = run(1, tmp_path, refused)[0]
-    assert "wrapped in DistributedDataParallel, and is a Linear: with FSDP2" in plain
+    assert "wrapped in DistributedDataParallel, got a Linear: with FSDP2" in plain
     assert "no (other) communication hook" in twice
-    assert "one of none, fp16, bf16, powersgd, or a PowerSGD, and is 'fp8'" in how
+    assert "one of none, fp16, bf16, powersgd, or a PowerSGD, got 'fp8'" in how
     assert "scale is a scalar" in scalar
 
 

@@ -113,10 +113,10 @@ def test_a_block_is_read_by_one_process_alone(bucket: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: EvaluationLoader(NUMBERS, 0, ALONE), "batch_size must be from 1 on, and is 0"),
-        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, prefetch=-1), "prefetch must be from 0 on, and is -1"),
-        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, num_workers=-1), "num_workers must be from 0 on, and is -1"),
-        (lambda: EvaluationLoader(NUMBERS, 1, DataShard(2, 2)), "rank must be from 0 to 1, and is 2"),
+        (lambda: EvaluationLoader(NUMBERS, 0, ALONE), "batch_size must be from 1 on, got 0"),
+        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, prefetch=-1), "prefetch must be from 0 on, got -1"),
+        (lambda: EvaluationLoader(NUMBERS, 1, ALONE, num_workers=-1), "num_workers must be from 0 on, got -1"),
+        (lambda: EvaluationLoader(NUMBERS, 1, DataShard(2, 2)), "rank must be from 0 to 1, got 2"),
         (lambda: EvaluationLoader([], 1, ALONE), "the source has no samples"),
     ],
 )

@@ -98,5 +98,5 @@ def test_program_learns_and_resumes_from_newest_usable_checkpoint(tmp_path: Path
     half.parent.mkdir(exist_ok=True)
     half.write_bytes(b"half of")
     text = output(program.name, *kept, *program.then)
-    assert re.findall(r"goes on from step (\d+)", text) == [str(program.step)]
+    assert re.findall(r"resuming from step (\d+)", text) == [str(program.step)]
     assert program.least < float(re.findall(program.learnt, text)[-1]) < program.most

@@ -176,7 +176,7 @@ def test_biases_and_norms_are_left_out() -> None:
     ("kind", "wrong", "message"),
     [
         (LARS, {"lr": -1}, "lr must be from 0"),
-        (LARS, {"momentum": 1.0}, "momentum must be from 0 to less than 1, and is 1.0"),
+        (LARS, {"momentum": 1.0}, "momentum must be from 0 to less than 1, got 1.0"),
         (LARS, {"trust_coefficient": float("nan")}, "trust_coefficient must be"),
         (LAMB, {"betas": (0.9, 1.0)}, "beta2 must be from 0 to less than 1"),
         (LAMB, {"eps": -1.0}, "eps must be"),

@@ -133,7 +133,7 @@ WORDS = {
     "DDP of a split one": "spread over processes .0.weight.: use shard",
     "nothing to train": "no parameter of the model is to be trained",
     "bucket": "bucket_cap_mb must be positive",
-    "foreign block": "a Sequential is no part of the model",
+    "foreign block": "a Sequential is not a part of the model",
     "block twice": "a module is there twice",
     "list for a block": "0 is a ModuleList, which has no forward",
     "offload": "they are there already",

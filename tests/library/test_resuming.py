@@ -1,4 +1,4 @@
-"""A training goes on where it stood: to the last bit as it was laid out before, and as one process would in any other layout. Issue 6, line 2.3."""
+"""A training continues where it stood: to the last bit as it was laid out before, and as one process would in any other layout. Issue 6, line 2.3."""
 
 from __future__ import annotations
 

@@ -199,10 +199,10 @@ def test_utilisation_is_a_share_of_the_peak() -> None:
             lambda: counted(lambda: None),
             "no floating-point operation was counted: give a function that does a whole step",
         ),
-        (lambda: transformer(0, 1, 1, 1), "parameters must be from 1 on, and is 0"),
-        (lambda: transformer(1, 1, 1, -1), "sequence must be from 1 on, and is -1"),
-        (lambda: utilisation(1, 0, 1), "seconds must be positive, and is 0"),
-        (lambda: utilisation(1, 1, float("nan")), "peak must be positive, and is nan"),
+        (lambda: transformer(0, 1, 1, 1), "parameters must be from 1 on, got 0"),
+        (lambda: transformer(1, 1, 1, -1), "sequence must be from 1 on, got -1"),
+        (lambda: utilisation(1, 0, 1), "seconds must be positive, got 0"),
+        (lambda: utilisation(1, 1, float("nan")), "peak must be positive, got nan"),
     ],
 )
 def test_values_that_make_no_sense(wrong: Callable[[], object], message: str) -> None:

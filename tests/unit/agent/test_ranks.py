@@ -34,7 +34,7 @@ def test_thread_count_is_kept_when_set() -> None:
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"TRAINYARD_REPLICAS": ""}, "TRAINYARD_REPLICAS must be an integer from 1 to 1000000, and is ''"),
+        ({"TRAINYARD_REPLICAS": ""}, "TRAINYARD_REPLICAS must be an integer from 1 to 1000000, got ''"),
         ({"TRAINYARD_REPLICAS": "three"}, "TRAINYARD_REPLICAS"),
         ({"TRAINYARD_REPLICAS": "0"}, "TRAINYARD_REPLICAS"),
         ({"TRAINYARD_REPLICAS": "9" * 5000}, "TRAINYARD_REPLICAS"),

@@ -192,7 +192,7 @@ def test_invalid_step_raises(file: str, step: object) -> None:
 
 
 def test_unknown_phase_error_lists_known_phases(file: str) -> None:
-    with pytest.raises(ValueError, match="one of start, compile, train, evaluate, checkpoint, and is 'lunch'"):
+    with pytest.raises(ValueError, match="one of start, compile, train, evaluate, checkpoint, got 'lunch'"):
         progress(1, phase="lunch")
     assert read(file) is None
 
@@ -263,5 +263,5 @@ def test_special_file_is_not_read(tmp_path: Path) -> None:
 )
 def test_number_beyond_float_is_rejected(file: str, text: str) -> None:
     Path(file).write_text(text % ("1" + 400 * "0"))
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         read(file)

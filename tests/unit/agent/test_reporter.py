@@ -145,7 +145,7 @@ def test_program_measurements_replace_agent_measurements(folder: Path, operator:
         ((409, {"reason": "StaleAttempt", "message": "the job is at attempt 4"}), "StaleAttempt: the job is at"),
         ((503, {"reason": "NotLeading", "message": "ask another"}), "NotLeading"),
         ((500, b"<html>"), "Expecting value"),
-        ((200, b"[]"), "no object"),
+        ((200, b"[]"), "not an object"),
     ],
 )
 def test_rejection_is_logged_once(
@@ -157,7 +157,7 @@ def test_rejection_is_logged_once(
         until(lambda: len(operator.reports) > 5, 20, "tries")
         assert len(ranks.lines) == 1
         assert words in ranks.lines[0]
-        assert "training goes on" in ranks.lines[0]
+        assert "training continues" in ranks.lines[0]
         operator.report_answer = 200, {"next": 1}
         until(lambda: len(ranks.lines) == 2, 20, "the line about success")
 

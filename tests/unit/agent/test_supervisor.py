@@ -280,10 +280,10 @@ def test_temporary_start_failure_can_be_retried(program: Path, tmp_path: Path) -
 def test_missing_variable_is_named(program: Path, tmp_path: Path) -> None:
     run = AgentProcess(program, tmp_path, "--", "true", TRAINYARD_PROCESSES_PER_REPLICA="")
     assert run.wait()[0] == 2
-    assert run.message == "TRAINYARD_PROCESSES_PER_REPLICA must be an integer from 1 to 1024, and is ''"
+    assert run.message == "TRAINYARD_PROCESSES_PER_REPLICA must be an integer from 1 to 1024, got ''"
     run = AgentProcess(program, tmp_path, "--", "true", TRAINYARD_HANG_TIMEOUT_SECONDS="soon")
     assert run.wait()[0] == 2
-    assert run.message == "TRAINYARD_HANG_TIMEOUT_SECONDS must be an integer from 0 to 604800, and is 'soon'"
+    assert run.message == "TRAINYARD_HANG_TIMEOUT_SECONDS must be an integer from 0 to 604800, got 'soon'"
 
 
 def test_closed_log_does_not_stop_ranks(program: Path, tmp_path: Path) -> None:

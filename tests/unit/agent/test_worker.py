@@ -237,7 +237,7 @@ def test_replacement_waits_for_the_start_order(program: Path, folder: Path, oper
     ("variables", "error"),
     [
         ({"TRAINYARD_RENDEZVOUS": "wait"}, "TRAINYARD_COORDINATOR is not set, so no order can come"),
-        ({"TRAINYARD_RENDEZVOUS": "soon"}, "TRAINYARD_RENDEZVOUS must be wait, or not be set, and is 'soon'"),
+        ({"TRAINYARD_RENDEZVOUS": "soon"}, "TRAINYARD_RENDEZVOUS must be wait, or not be set, got 'soon'"),
     ],
 )
 def test_waiting_without_a_coordinator_is_invalid(

@@ -82,7 +82,7 @@ def test_secrets_are_mounted_outside_the_image(path: Path) -> None:
 
 @ALL
 def test_files_are_copied_and_never_mounted(path: Path) -> None:
-    # A mounted file is no part of the key under which buildah keeps a layer: its change would go unnoticed.
+    # A mounted file is not a part of the key under which buildah keeps a layer: its change would go unnoticed.
     assert "type=bind" not in path.read_text()
 
 

@@ -92,7 +92,7 @@ def test_steps_follow_each_other() -> None:
         (lambda: Batches(SampleOrder(9), 0, 1), "batch_size must be from 1"),
         (lambda: Batches(SampleOrder(9), 1, 0), "micro_batch_size must be from 1"),
         (lambda: Batches(SampleOrder(9), 1, 1, -1), "cursor must be from 0"),
-        (lambda: Batches(SampleOrder(9), 4, 1).step(DataShard(4, 4)), "rank must be from 0 to 3, and is 4"),
+        (lambda: Batches(SampleOrder(9), 4, 1).step(DataShard(4, 4)), "rank must be from 0 to 3, got 4"),
         (lambda: Batches(SampleOrder(9), 4, 1).step(DataShard(0, 5)), "5 processes cannot share a batch of 4 samples"),
         (
             lambda: Batches(SampleOrder(9), 4, 1).at(Batches(SampleOrder(8), 4, 1).state()),

@@ -52,8 +52,8 @@ def test_it_comes_back() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "it is no JSON of ours"),
-        ("[1]", "it is no JSON of ours"),
+        ("{", "it is not valid JSON of this library"),
+        ("[1]", "it is not valid JSON of this library"),
         (RECORD.text().replace("0.25", "0.20"), "was changed after it was written"),
         (changed(RECORD.text(), format=9), "has format 9, and this release reads 1"),
         (changed(RECORD.text(), colour="red"), "lacks a field, or has one that is not known: .*colour"),
@@ -95,7 +95,7 @@ def test_configurations(configuration: Any, message: Any) -> None:
 
 
 def test_a_configuration_that_is_none() -> None:
-    with pytest.raises(ValueError, match="configuration must be a mapping, a Namespace or a dataclass, and is a int"):
+    with pytest.raises(ValueError, match="configuration must be a mapping, a Namespace or a dataclass, got a int"):
         configured(7, [])
 
 

@@ -37,12 +37,12 @@ def resigned(drop: str = "", **fields: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no JSON of ours"),
-        ("[]", "no JSON of ours"),
-        ("[" * 100_000, "no JSON of ours"),
-        ("{}", "no JSON of ours"),
-        (WHOLE.text()[:-30], "no JSON of ours"),
-        (b"\xff\xfe\x00", "no JSON of ours"),
+        ("", "not valid JSON of this library"),
+        ("[]", "not valid JSON of this library"),
+        ("[" * 100_000, "not valid JSON of this library"),
+        ("{}", "not valid JSON of this library"),
+        (WHOLE.text()[:-30], "not valid JSON of this library"),
+        (b"\xff\xfe\x00", "not valid JSON of this library"),
         (changed(step=121), "changed after it was written"),
         (changed(more=1), "changed after it was written"),
         (resigned(format=2), "a later one has written it"),

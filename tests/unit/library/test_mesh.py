@@ -45,7 +45,7 @@ def test_the_variable(text: str | None, sizes: Parallelism) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("tensor=2", "is no JSON"),
+        ("tensor=2", "is not JSON"),
         ("[2]", "must be a JSON object"),
         ('{"tensors": 2}', "has tensors, and may have tensor, pipeline, context, replicate only"),
         ('{"tensor": 2, "tensor": 4}', "a key twice"),

@@ -102,10 +102,10 @@ def test_own_work_is_a_median() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: Meter(window=0), "window must be from 1 on, and is 0"),
-        (lambda: Meter().enter("loading"), "phase must be one of data, .* and is 'loading'"),
-        (lambda: Meter().step(samples=-1), "samples and tokens must be from 0 on, and are -1 and 0"),
-        (lambda: Meter().step(tokens=-2), "are 0 and -2"),
+        (lambda: Meter(window=0), "window must be from 1 on, got 0"),
+        (lambda: Meter().enter("loading"), "phase must be one of data, .* got 'loading'"),
+        (lambda: Meter().step(samples=-1), "samples and tokens must be from 0 on, got -1 and 0"),
+        (lambda: Meter().step(tokens=-2), "got 0 and -2"),
     ],
 )
 def test_values_that_make_no_sense(wrong: object, message: str) -> None:

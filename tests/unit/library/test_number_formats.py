@@ -28,7 +28,7 @@ def test_what_devices_have(name: str, device: str, capability: tuple[int, int] |
 @pytest.mark.parametrize(
     ("name", "device", "capability", "message"),
     [
-        ("int4", "cuda", H100, "must be one of fp32, tf32, bf16, fp16, fp8, and is 'int4'"),
+        ("int4", "cuda", H100, "must be one of fp32, tf32, bf16, fp16, fp8, got 'int4'"),
         ("tf32", "cpu", None, "this device is a CPU: take bf16 or fp32"),
         ("fp8", "cpu", None, "this device is a CPU"),
         ("bf16", "xpu", None, "the device is 'xpu': take fp32"),

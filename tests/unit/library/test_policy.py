@@ -78,7 +78,7 @@ def test_a_pause_does_not_grow_for_ever() -> None:
 @pytest.mark.parametrize("name", ["operation_timeout_seconds", "save_timeout_seconds"])
 @pytest.mark.parametrize("value", [0, -1, math.inf, math.nan])
 def test_times_that_are_none(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be a positive number of seconds, and is {value}"):
+    with pytest.raises(ValueError, match=f"{name} must be a positive number of seconds, got {value}"):
         CheckpointPolicy(**{name: value})  # type: ignore[arg-type]
 
 

@@ -43,7 +43,7 @@ def test_levels_in_any_order() -> None:
         ({4: 3, 8: 8}, "groups of 3 processes above groups of 2"),
         ({4: 2, 8: 8}, "groups of 2 processes above groups of 2"),
         ({4: 8, 8: 4}, "groups of 4 processes above groups of 8"),
-        ({4: 4}, "must be all 8 processes, and is 4"),
+        ({4: 4}, "must be all 8 processes, got 4"),
     ],
 )
 def test_levels_that_cannot_be(levels: dict[int, int], message: str) -> None:

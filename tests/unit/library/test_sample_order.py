@@ -89,7 +89,7 @@ def test_without_a_shuffle() -> None:
         (lambda: SampleOrder(5, -1), "seed must be from 0"),
         (lambda: SampleOrder(5, block=0), "block must be from 1"),
         (lambda: SampleOrder(5, window=0), "window must be from 1"),
-        (lambda: SampleOrder(5).samples(0, np.array([5])), "positions must be from 0 to 4, and are 5 to 5"),
+        (lambda: SampleOrder(5).samples(0, np.array([5])), "positions must be from 0 to 4, got 5 to 5"),
         (lambda: SampleOrder(5).samples(0, np.array([-1])), "positions must be from 0 to 4"),
         (lambda: SampleOrder(5).samples(-1, np.array([0])), "epoch must be from 0"),
     ],

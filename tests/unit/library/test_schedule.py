@@ -71,7 +71,7 @@ def test_an_optimizer_is_set() -> None:
         ({"batch_size": 0}, "batch_size must be positive"),
         ({"warmup_samples": -1}, "warmup_samples must be from 0"),
         ({"start_lr": -0.1}, "start_lr must be from 0"),
-        ({"scaling": "cubic"}, "scaling must be one of linear, sqrt, none, and is 'cubic'"),
+        ({"scaling": "cubic"}, "scaling must be one of linear, sqrt, none, got 'cubic'"),
         ({"decay": "step"}, "decay must be one of constant, cosine"),
         ({"decay": "cosine"}, "cosine needs total_samples"),
         ({"decay": "cosine", "warmup_samples": 9, "total_samples": 9}, "more than warmup_samples"),

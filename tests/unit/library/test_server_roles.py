@@ -63,7 +63,7 @@ def test_smallest_bound_is_the_number_of_others() -> None:
     [
         (lambda: Roles(2, 2), "servers must be from 1 to 1, as there are 2 processes"),
         (lambda: Roles(2, 0), "servers must be from 1 to 1"),
-        (lambda: Roles(3).name(3), "rank must be from 0 to 2, and is 3"),
+        (lambda: Roles(3).name(3), "rank must be from 0 to 2, got 3"),
         (lambda: shares({"a": 1}, 2), "servers must be from 1 to 1, the number of parameters"),
     ],
 )

@@ -13,5 +13,5 @@ def test_two_thirds_of_what_the_pod_gets(text: str | None, seconds: float) -> No
 
 @pytest.mark.parametrize("text", ["-1", "soon", "nan", "inf", "1e10"])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match=f"TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds .* and is '{text}'"):
+    with pytest.raises(ValueError, match=f"TRAINYARD_GRACE_PERIOD_SECONDS must be the seconds .* got '{text}'"):
         default_stop_timeout_seconds({"TRAINYARD_GRACE_PERIOD_SECONDS": text})

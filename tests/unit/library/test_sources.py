@@ -169,7 +169,7 @@ def test_writer_holds_one_shard_and_ends_with_index(bucket: str) -> None:
     [
         ([], 1, "no sample to write"),
         ([b"1"], 0, "block must be"),
-        ([b"1", "2"], 1, "sample 1 must be bytes, and is str"),
+        ([b"1", "2"], 1, "sample 1 must be bytes, got str"),
     ],
 )
 def test_what_cannot_be_written(bucket: str, samples: list[Any], block: int, message: str) -> None:

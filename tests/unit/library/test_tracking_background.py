@@ -202,5 +202,5 @@ def test_parameters_by_name(given_ones: Any, names: dict[str, str]) -> None:
 
 
 def test_parameters_that_are_none() -> None:
-    with pytest.raises(ValueError, match="parameters must be a mapping, a Namespace or a dataclass, and are a list"):
+    with pytest.raises(ValueError, match="parameters must be a mapping, a Namespace or a dataclass, got a list"):
         flat([1, 2])

@@ -46,7 +46,7 @@ class Coordinator:
     def __init__(self, environment: Mapping[str, str]) -> None:
         parts = urlsplit(environment[URL])
         if parts.scheme != "https" or not parts.hostname:
-            raise ValueError(f"{URL} must be https://NAME:PORT, and is {environment[URL]!r}")
+            raise ValueError(f"{URL} must be https://NAME:PORT, got {environment[URL]!r}")
         self.host, self.port = parts.hostname, parts.port or 443
         self._token = Path(environment.get(TOKEN, ""))
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -130,14 +130,14 @@ class Coordinator:
             self.send(connection, REPORT_PATH, data)
             answer = receive(connection)
             if not isinstance(answer.body, dict):
-                raise ValueError("the answer is no object")  # noqa: TRY004 - of what came, not of what it was called with
+                raise ValueError("the answer is not an object")  # noqa: TRY004 - of what came, not of what it was called with
             return answer
         finally:
             connection.close()
 
 
 def receive(connection: http.client.HTTPConnection) -> Answer:
-    """Return the answer. Raises OSError, HTTPException, and ValueError for one that is no JSON or too long."""
+    """Return the answer. Raises OSError, HTTPException, and ValueError for one that is not JSON or too long."""
     response = connection.getresponse()
     data = response.read(MAX_ANSWER_BYTES + 1)
     if response.status in {http.HTTPStatus.NOT_FOUND, UNAVAILABLE} and not data.startswith(b"{"):

@@ -121,7 +121,7 @@ def _field(file: Path, name: str) -> int | None:
 def _number(file: Path) -> int | None:
     try:
         return int(file.read_text())
-    except (OSError, ValueError):  # "max" is no number
+    except (OSError, ValueError):  # "max" is not a number
         return None
 
 

@@ -75,7 +75,7 @@ def waits_at_start(environment: Mapping[str, str]) -> bool:
     """Return whether the ranks must not start before the operator orders it. Raises SettingError."""
     value = environment.get(RENDEZVOUS, "")
     if value not in {"", "wait"}:
-        raise SettingError(f"{RENDEZVOUS} must be wait, or not be set, and is {value!r}")
+        raise SettingError(f"{RENDEZVOUS} must be wait, or not be set, got {value!r}")
     if value and not environment.get("TRAINYARD_COORDINATOR"):
         raise SettingError(f"{RENDEZVOUS} is wait, but TRAINYARD_COORDINATOR is not set, so no order can come")
     return bool(value)

@@ -140,21 +140,21 @@ def rank_report(
 def parse_order(answer: object) -> Order:
     """Return the order in an answer to `/v1/sync`. Raises ValueError."""
     if not isinstance(answer, dict):
-        raise ValueError("the answer is no object")  # noqa: TRY004 - of what came, not of what it was called with
+        raise ValueError("the answer is not an object")  # noqa: TRY004 - of what came, not of what it was called with
     attempt, run, environment = answer.get("attempt"), answer.get("run", False), answer.get("environment") or {}
     restart, hung = answer.get("restart", False), answer.get("hung", False)
     if type(attempt) is not int or not 1 <= attempt <= MAX_ATTEMPTS:
-        raise ValueError(f"attempt is no integer from 1 to {MAX_ATTEMPTS}")
+        raise ValueError(f"attempt is not an integer from 1 to {MAX_ATTEMPTS}")
     for name, value in (("run", run), ("restart", restart), ("hung", hung)):
         if type(value) is not bool:
             raise ValueError(f"{name} is neither true nor false")
     if not isinstance(environment, dict):
-        raise ValueError("environment is no object")  # noqa: TRY004 - an error of the message, not of the program
+        raise ValueError("environment is not an object")  # noqa: TRY004 - an error of the message, not of the program
     for name, value in environment.items():
         if not NAME.fullmatch(name):
-            raise ValueError(f"environment has {name[:64]!r}, which is no name of a variable")
+            raise ValueError(f"environment has {name[:64]!r}, which is not a variable name")
         if not isinstance(value, str) or "\0" in value or not _is_encodable(value):
-            raise ValueError(f"the value of environment.{name[:64]} is no text")
+            raise ValueError(f"the value of environment.{name[:64]} is not a string")
     variables = {**environment, "TRAINYARD_ATTEMPT": str(attempt)}
     return Order(attempt, run, variables, *_parse_stop(answer.get("stop")), restart, hung)
 
@@ -179,7 +179,7 @@ def _parse_stop(stop: object) -> tuple[bool, int | None]:
         return False, None
     step = stop.get("step") if isinstance(stop, dict) else stop
     if not isinstance(stop, dict) or not (step is None or (type(step) is int and 0 <= step <= MAX_STEP)):
-        raise ValueError(f"stop.step is no integer from 0 to {MAX_STEP}")
+        raise ValueError(f"stop.step is not an integer from 0 to {MAX_STEP}")
     return True, step
 
 

@@ -96,5 +96,5 @@ def grace_seconds(environment: Mapping[str, str]) -> float:
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
-        raise SettingError(f"{name} must be an integer from {least} to {most}, and is {text!r}")
+        raise SettingError(f"{name} must be an integer from {least} to {most}, got {text!r}")
     return int(text)

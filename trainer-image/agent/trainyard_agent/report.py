@@ -86,10 +86,10 @@ def progress(
     the ranks that wait for it. `measured` replaces what was measured before: numbers of this rank by the names in `MEASURED`, shares
     of the time between 0 and 1. A loss that is NaN or infinite is left out, and so are such numbers, those below 0, and a time that is
     not above 0. Costs some microseconds. Raises ValueError for what is no step, no phase or no such name. Where the file cannot be
-    written training goes on, and this rank is not judged.
+    written training continues, and this rank is not judged.
     """
     if phase not in PHASES:
-        raise ValueError(f"phase must be one of {', '.join(PHASES)}, and is {phase!r}")
+        raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
     if unknown := sorted(set(measured or ()) - {*MEASURED}):
         raise ValueError(f"measured has {', '.join(map(repr, unknown))}, and may have {', '.join(MEASURED)}")
     done, end = count("step", step), count("total", total)
@@ -114,7 +114,7 @@ def count(name: str, value: int | None) -> int | None:
     """Return the integer. Raises ValueError where it is negative or beyond `MAX_STEP`, TypeError where it is none."""
     count = None if value is None else operator.index(value)
     if count is not None and not 0 <= count <= MAX_STEP:
-        raise ValueError(f"{name} must be from 0 to {MAX_STEP}, and is {count}")
+        raise ValueError(f"{name} must be from 0 to {MAX_STEP}, got {count}")
     return count
 
 
@@ -140,14 +140,14 @@ def _parse(text: bytes) -> RankState:
     compute_seconds = fields.get("computeSeconds")
     for name, number in (("step", step), ("total", total), ("pid", pid), ("first", first)):
         if not (number is None or (type(number) is int and 0 <= number <= MAX_STEP)):
-            raise ValueError(f"{name} is no integer from 0 to {MAX_STEP}")
+            raise ValueError(f"{name} is not an integer from 0 to {MAX_STEP}")
     if phase not in PHASES:
         raise ValueError(f"phase is none of {', '.join(PHASES)}")
     for name, number in (("loss", loss), ("computeSeconds", compute_seconds)):
         if not (number is None or _is_number(number)):
-            raise ValueError(f"{name} is no number")
+            raise ValueError(f"{name} is not a number")
     if not (seconds is None or (_is_number(seconds) and seconds >= 0)):
-        raise ValueError("seconds is no number from 0 on")
+        raise ValueError("seconds is not a number from 0 on")
     measured = _parse_measured(fields.get("measured"))
     return RankState(step, phase, total, loss, pid, compute_seconds, first, seconds, measured)
 
@@ -160,11 +160,11 @@ def _is_number(number: object) -> bool:
 def _parse_measured(content: object) -> Mapping[str, float]:
     """Return the known measurements. Those of a newer library are ignored."""
     if not (content is None or isinstance(content, dict)):
-        raise ValueError("measured is no object")
+        raise ValueError("measured is not an object")
     known = {name: content[name] for name in MEASURED if content and name in content}
     for name, number in known.items():
         if not (_is_number(number) and 0 <= number < math.inf):
-            raise ValueError(f"measured.{name} is no number from 0 on")
+            raise ValueError(f"measured.{name} is not a number from 0 on")
     return known
 
 
@@ -213,7 +213,7 @@ class _File:
             self._open_again()
         new = {"step": step, "phase": phase, "total": total, "loss": loss}
         self._fields.update({name: value for name, value in new.items() if value is not None})
-        # A loss that has become NaN is no number any more: there is none then, and not the one from before.
+        # A loss that has become NaN is not a number any more: there is none then, and not the one from before.
         if loss is not None and not math.isfinite(loss):
             del self._fields["loss"]
         # Of this step only.

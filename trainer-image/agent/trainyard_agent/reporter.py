@@ -26,7 +26,7 @@ IMPORTS = threading.Lock()
 
 
 class Reporter:
-    """Use it in a `with`. Whatever the operator does or does not do, training goes on."""
+    """Use it in a `with`. Whatever the operator does or does not do, training continues."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Reporter:
         except NoAnswerError as error:
             self._failures += 1
             if self._failures == LOGGED_FAILURES:
-                self._log(f"cannot report progress to the operator for now; training goes on: {error}")
+                self._log(f"cannot report progress to the operator for now; training continues: {error}")
             return min(MAX_RETRY_SECONDS, 2.0**self._failures)
         if self._failures >= LOGGED_FAILURES:
             self._log("reporting progress to the operator again")

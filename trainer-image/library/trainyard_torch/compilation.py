@@ -49,7 +49,7 @@ def compile_model(
         )
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:
-        raise ValueError(f"backend must be one of {', '.join(known)}, and is {backend!r}")
+        raise ValueError(f"backend must be one of {', '.join(known)}, got {backend!r}")
     if backend == "inductor":
         device = next((value.device.type for value in model.parameters()), "cpu")
         if missing := missing_requirements(device, os.environ, this_image()):

@@ -155,7 +155,7 @@ def start(
         ValueError: a variable or parameter is invalid; the message names it.
     """
     if not 0 <= seed < SEED:
-        raise ValueError(f"seed must be from 0 to {SEED - 1}, and is {seed}")
+        raise ValueError(f"seed must be from 0 to {SEED - 1}, got {seed}")
     stop_seconds = _stop_seconds(stop_timeout_seconds)
     process = ProcessInfo.of(os.environ)
     chosen = parallelism or Parallelism.parse(os.environ.get("TRAINYARD_PARALLELISM"))
@@ -229,7 +229,7 @@ def _destroy_groups(code: int, device: torch.device) -> None:
 
 def _device(process: ProcessInfo, wanted: str | None) -> torch.device:
     if wanted not in {None, "cpu", "cuda"}:
-        raise ValueError(f'device must be "cuda" or "cpu", and is {wanted!r}')
+        raise ValueError(f'device must be "cuda" or "cpu", got {wanted!r}')
     found = torch.cuda.device_count() if wanted != "cpu" else 0
     # gpu-only: the device of a local rank
     if wanted == "cuda" or found:

@@ -194,7 +194,7 @@ class Loop:
 
         Raises:
             RuntimeError: gradients of a micro-batch are missing.
-            SystemExit: the training was asked to end, and is saved: exit code 90.
+            SystemExit: the training was requested to stop, and is saved: exit code 90.
         """
         for number in range(self._resume() + 1, self._total_steps + 1):
             self._training.reseed(number)

@@ -66,10 +66,10 @@ class Parallelism:
         try:
             sizes = json.loads(text, object_pairs_hook=_once)
         except json.JSONDecodeError as error:
-            raise ValueError(f"TRAINYARD_PARALLELISM is no JSON ({error}): {text!r}") from None
+            raise ValueError(f"TRAINYARD_PARALLELISM is not JSON ({error}): {text!r}") from None
         if not isinstance(sizes, dict):
             raise ValueError(  # noqa: TRY004 - it is a text's value
-                f'TRAINYARD_PARALLELISM must be a JSON object such as {{"tensor": 2}}, and is {text!r}'
+                f'TRAINYARD_PARALLELISM must be a JSON object such as {{"tensor": 2}}, got {text!r}'
             )
         known = [field.name for field in fields(cls)]
         if unknown := sorted(sizes.keys() - set(known)):

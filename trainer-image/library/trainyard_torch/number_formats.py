@@ -23,7 +23,7 @@ def checked(name: str, device: str, capability: tuple[int, int] | None = None) -
     """
     known = get_args(Format)
     if name not in known:
-        raise ValueError(f"precision must be one of {', '.join(known)}, and is {name!r}")
+        raise ValueError(f"precision must be one of {', '.join(known)}, got {name!r}")
     found = cast("Format", name)
     if found == "fp32":
         return found

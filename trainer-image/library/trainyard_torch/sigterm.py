@@ -28,7 +28,7 @@ def default_stop_timeout_seconds(environ: Mapping[str, str]) -> float:
         environ: the operator sets TRAINYARD_GRACE_PERIOD_SECONDS to the pod's `terminationGracePeriodSeconds` where that is not 30.
 
     Raises:
-        ValueError: it is no number of seconds from 0 on.
+        ValueError: it is not a number of seconds from 0 on.
     """
     text = environ.get(GRACE_PERIOD, "").strip()
     try:
@@ -37,7 +37,7 @@ def default_stop_timeout_seconds(environ: Mapping[str, str]) -> float:
         grace = math.nan
     if not 0 <= grace <= MAX_GRACE_PERIOD_SECONDS:
         raise ValueError(
-            f"{GRACE_PERIOD} must be the seconds that the pod gets to end, from 0 to {MAX_GRACE_PERIOD_SECONDS}, and is {text!r}"
+            f"{GRACE_PERIOD} must be the seconds that the pod gets to end, from 0 to {MAX_GRACE_PERIOD_SECONDS}, got {text!r}"
         )
     return grace * STOP_SHARE
 

@@ -79,7 +79,7 @@ def _check_exceptions(addresses: AddressFields) -> AddressFields:
     whole = ip_network(addresses["cidr"])
     for each in addresses.get("except", ()):
         part = ip_network(each)
-        # A range of another IP version, or of the same size, is no part of it.
+        # A range of another IP version, or of the same size, is not a part of it.
         if part.version != whole.version or part == whole or not part.subnet_of(whole):  # type: ignore[arg-type]  # both have one version here
             raise ValueError(f"except: {each} is not part of {addresses['cidr']}")
     return addresses

@@ -95,7 +95,10 @@ def test_event_names_hung_rank() -> None:
 
 def test_unresponsive_rank_is_named() -> None:
     (event,) = plan(reported(hung(), {0: WAITS, 1: WAITS, 2: STOPPED, 3: WAITS}), NOW).events
-    assert "rank 2 (pod train-worker-2-1 on node2) is stopped by a signal; all other ranks are blocked on it; " in event.note
+    assert (
+        "rank 2 (pod train-worker-2-1 on node2) is stopped by a signal; all other ranks are blocked on it; "
+        in event.note
+    )
 
 
 def test_culprit_among_several_ranks_per_worker() -> None:

@@ -50,7 +50,7 @@ class Checkpoints:
 
     Raises:
         StoreError: there is no such store.
-        ValueError: TRAINYARD_ATTEMPT is no number.
+        ValueError: TRAINYARD_ATTEMPT is not a number.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Checkpoints:
         return self._schedule.stall_seconds
 
     def load(self, state: Mapping[str, Any]) -> Manifest | None:
-        """Load the best usable checkpoint into `state`, and start this attempt from there. Return None if there is no checkpoint yet.
+        """Load the best usable checkpoint into `state`, and start this attempt from there. Return None if there is not a checkpoint yet.
 
         Args:
             state: state dicts, or objects with `state_dict` and `load_state_dict`, by name; as given to `save`. Tensors are filled in
@@ -303,12 +303,12 @@ class Checkpoints:
 
 
 def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """As they can be written down. Raises ValueError: one is no number."""
+    """As they can be written down. Raises ValueError: one is not a number."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if value is not None:
             try:
                 found[name] = float(value)
             except (TypeError, ValueError, RuntimeError) as error:
-                raise ValueError(f"metrics: {name} must be a number, and is {value!r}") from error
+                raise ValueError(f"metrics: {name} must be a number, got {value!r}") from error
     return found

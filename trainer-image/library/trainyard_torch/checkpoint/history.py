@@ -54,7 +54,7 @@ class History:
         return self.counting(self._names())
 
     def counting(self, names: Iterable[Name]) -> list[Name]:
-        """Those of these checkpoints that this attempt may go on from, wherever they are, the best first."""
+        """Those of these checkpoints that this attempt may resume from, wherever they are, the best first."""
         # This attempt's own claim counts too: checkpoints that it skipped, and what others wrote after them, are excluded.
         return usable(names, self.claims(), 1 + (self.attempt or self._next()))
 
@@ -170,7 +170,7 @@ class History:
         last = max((int(file[:6]) for file in self._files()), default=0)
         if last >= MOST_ATTEMPTS:
             raise StoreError(
-                f"{self._store.url}/{CLAIMS} has a file of attempt {last}, after which there is no number left: remove it, if no training of yours has made it"
+                f"{self._store.url}/{CLAIMS} has a file of attempt {last}, after which there is not a number left: remove it, if no training of yours has made it"
             )
         return 1 + last
 

@@ -26,7 +26,7 @@ def daly(stall: float, between_failures: float) -> float:
         ValueError: one is not a positive number.
     """
     if not (0 < stall < math.inf and 0 < between_failures < math.inf):
-        raise ValueError(f"stall and between_failures must be positive, and are {stall} and {between_failures} seconds")
+        raise ValueError(f"stall and between_failures must be positive, got {stall} and {between_failures} seconds")
     if stall >= 2 * between_failures:
         return between_failures
     ratio = stall / (2 * between_failures)
@@ -56,7 +56,7 @@ class SaveInterval:
             raise ValueError(f"{' and '.join(given)} are two rules for one thing: leave all but one out")
         for name, value in given.items():
             if not 0 < value < math.inf:
-                raise ValueError(f"{name} must be positive, and is {value}")
+                raise ValueError(f"{name} must be positive, got {value}")
 
     def interval(self, stall: float, age: float, failures: int) -> float:
         """Seconds from one checkpoint to the next, where no number of steps is set.

@@ -1,4 +1,4 @@
-"""Which checkpoints an attempt may go on from, and which are kept. Pure.
+"""Which checkpoints an attempt may resume from, and which are kept. Pure.
 
 Before an attempt writes anything, it records which checkpoint it resumes from: its claim. From then on no earlier attempt can add to the
 history: a stale process (for example on a node that was presumed dead) may still commit, but its step lies after the claimed base, and so
@@ -31,7 +31,7 @@ class JobAttempt:
         """What the operator has set.
 
         Raises:
-            ValueError: TRAINYARD_ATTEMPT is no number.
+            ValueError: TRAINYARD_ATTEMPT is not a number.
         """
         return cls(environ.get("TRAINYARD_JOB_UID", ""), whole_number(environ, "TRAINYARD_ATTEMPT", 0))
 
@@ -70,7 +70,7 @@ def past(claims: Iterable[Claim], job_attempt: JobAttempt, now: float) -> tuple[
 
 
 def usable(names: Iterable[Name], claims: Collection[Claim], attempt: int) -> list[Name]:
-    """The checkpoints that this attempt may go on from, the best first.
+    """The checkpoints that this attempt may resume from, the best first.
 
     `claims`: those of all attempts so far. The best is the one with the most steps; of two with the same, that of the later attempt.
     """
@@ -114,7 +114,7 @@ class Retention:
     def superfluous(self, usable: list[Name], metrics: Mapping[Name, Mapping[str, float]]) -> list[Name]:
         """Return the usable checkpoints, newest first, that are not kept. One without the metric does not rank among the best."""
         valued = [(metrics[name][self.metric], name) for name in usable if self.metric in metrics.get(name, {})]
-        # Of equal ones the newer is the better; what is no number is worse than all.
+        # Of equal ones the newer is the better; what is not a number is worse than all.
         valued = [(value, name) for value, name in valued if isinstance(value, int | float) and not math.isnan(value)]
         ranked = sorted(valued, key=lambda pair: (-pair[0] if self.greater_is_better else pair[0], -pair[1].step))
         kept = {*usable[: self.last], *(name for _, name in ranked[: self.best])}

@@ -164,7 +164,7 @@ class CheckpointLoader:
 
     def _pass_over(self, name: Name, why: str) -> None:
         if self.communicator.rank == 0:
-            logger.warning("checkpoint %s is passed over: %s", name, why)
+            logger.warning("skipped checkpoint %s: %s", name, why)
 
 
 def reason(error: BaseException) -> str:

@@ -40,9 +40,9 @@ class Name:
 
     def __post_init__(self) -> None:
         if not 0 <= self.step < MOST_STEPS:
-            raise ValueError(f"step must be from 0 to {MOST_STEPS - 1}, and is {self.step}")
+            raise ValueError(f"step must be from 0 to {MOST_STEPS - 1}, got {self.step}")
         if not 0 <= self.attempt < MOST_ATTEMPTS:
-            raise ValueError(f"attempt must be from 0 to {MOST_ATTEMPTS - 1}, and is {self.attempt}")
+            raise ValueError(f"attempt must be from 0 to {MOST_ATTEMPTS - 1}, got {self.attempt}")
 
     @override
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Name:
 
     @classmethod
     def parse(cls, folder: str) -> Name | None:
-        """The name of a folder, or None for one that is no checkpoint's."""
+        """The name of a folder, or None for one that is not a checkpoint."""
         found = FOLDER.fullmatch(folder)
         return cls(int(found[1]), int(found[2])) if found else None
 
@@ -113,7 +113,7 @@ class Manifest:
             stored = content.pop("sha256")
             made = content.pop("format")
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            raise CorruptCheckpointError(f"{NAME} cannot be read: it is no JSON of ours") from error
+            raise CorruptCheckpointError(f"{NAME} cannot be read: it is not valid JSON of this library") from error
         if made != FORMAT:
             raise CorruptCheckpointError(
                 f"{NAME} has format {made!r}, and this release reads {FORMAT}: a later one has written it"

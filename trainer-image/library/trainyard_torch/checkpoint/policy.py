@@ -48,7 +48,7 @@ class CheckpointPolicy:
     def __post_init__(self) -> None:
         for name in ("operation_timeout_seconds", "save_timeout_seconds"):
             if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name} must be a positive number of seconds, and is {value}")
+                raise ValueError(f"{name} must be a positive number of seconds, got {value}")
 
     @property
     def give_up_seconds(self) -> float:

@@ -96,12 +96,12 @@ def compress(model: DistributedDataParallel, how: Plain | Literal["powersgd"] | 
     """
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(  # noqa: TRY004 - callers handle one kind of error for a wrong setting
-            f"model must be wrapped in DistributedDataParallel, and is a {type(model).__name__}: with FSDP2, set "
+            f"model must be wrapped in DistributedDataParallel, got a {type(model).__name__}: with FSDP2, set "
             "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) instead"
         )
     known = [*get_args(Plain), "powersgd"]
     if not isinstance(how, PowerSGD) and how not in known:
-        raise ValueError(f"how must be one of {', '.join(known)}, or a PowerSGD, and is {how!r}")
+        raise ValueError(f"how must be one of {', '.join(known)}, or a PowerSGD, got {how!r}")
     compression = Compression(model, PowerSGD() if how == "powersgd" else how)
     try:
         # A lambda has no annotations: DDP compares annotations with types, and here they are strings.

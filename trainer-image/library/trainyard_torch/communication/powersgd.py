@@ -53,7 +53,7 @@ class PowerSGD:
     def __post_init__(self) -> None:
         for name, least in (("rank", 1), ("start_step", 2), ("min_compression_rate", 1), ("epsilon", 0)):
             if not getattr(self, name) >= least:
-                raise ValueError(f"{name} must be from {least} on, and is {getattr(self, name)}")
+                raise ValueError(f"{name} must be from {least} on, got {getattr(self, name)}")
 
 
 class LowRank:

@@ -82,5 +82,5 @@ def checked(levels: Mapping[int, int], layout: ReplicaGroupLayout) -> dict[int, 
             )
         steps, below = period, size
     if below != layout.world_size:
-        raise ValueError(f"the last of levels must be all {layout.world_size} processes, and is {below}")
+        raise ValueError(f"the last of levels must be all {layout.world_size} processes, got {below}")
     return ordered

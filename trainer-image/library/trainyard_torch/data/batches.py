@@ -71,7 +71,7 @@ class Batches:
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("micro_batch_size", 1), ("cursor", 0)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} must be from {least} on, and is {getattr(self, name)}")
+                raise ValueError(f"{name} must be from {least} on, got {getattr(self, name)}")
 
     @property
     def epoch(self) -> float:
@@ -90,7 +90,7 @@ class Batches:
         """
         rank, world_size = data_shard
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be from 0 to {world_size - 1}, and is {rank}")
+            raise ValueError(f"rank must be from 0 to {world_size - 1}, got {rank}")
         if world_size > self.batch_size:
             raise ValueError(
                 f"{world_size} processes cannot share a batch of {self.batch_size} samples: make it larger, or use fewer"

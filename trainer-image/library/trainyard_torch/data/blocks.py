@@ -51,7 +51,7 @@ class Blocks:
     def __init__(self, read: Read, size: Callable[[int], int], memory: int, threads: int) -> None:
         for name, value, least in (("memory", memory, 0), ("threads", threads, 1)):
             if value < least:
-                raise ValueError(f"{name} must be from {least} on, and is {value}")
+                raise ValueError(f"{name} must be from {least} on, got {value}")
         self._read, self._size, self.memory, self._threads = read, size, memory, threads
         # By process: threads and what they have read outlive no fork.
         self._held: dict[int, _Held] = {}

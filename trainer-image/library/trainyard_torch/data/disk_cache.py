@@ -46,7 +46,7 @@ class DiskCache:
 
     def __post_init__(self) -> None:
         if self.size < 0:
-            raise ValueError(f"size must be from 0 on, in bytes, and is {self.size}")
+            raise ValueError(f"size must be from 0 on, in bytes, got {self.size}")
         object.__setattr__(self, "_usage", DiskUsage(Path(self.folder), self.size))
 
     def get(self, key: str, whole: Callable[[bytes], bool], read: Callable[[], bytes]) -> bytes:

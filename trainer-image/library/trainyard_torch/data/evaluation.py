@@ -77,9 +77,9 @@ class EvaluationLoader:
             ("num_workers", num_workers, 0),
         ):
             if value < least:
-                raise ValueError(f"{name} must be from {least} on, and is {value}")
+                raise ValueError(f"{name} must be from {least} on, got {value}")
         if not 0 <= data_shard.rank < data_shard.world_size:
-            raise ValueError(f"rank must be from 0 to {data_shard.world_size - 1}, and is {data_shard.rank}")
+            raise ValueError(f"rank must be from 0 to {data_shard.world_size - 1}, got {data_shard.rank}")
         if not len(source):
             raise ValueError("the source has no samples: there is nothing to evaluate")
         if isinstance(source, BlockSource):

@@ -67,7 +67,7 @@ class Loader:
     ) -> None:
         for name, value in (("prefetch", prefetch), ("num_workers", num_workers)):
             if value < 0:
-                raise ValueError(f"{name} must be from 0 on, and is {value}")
+                raise ValueError(f"{name} must be from 0 on, got {value}")
         self._builder = BatchBuilder(source, transform, collate_fn)
         self._builder.check(batches, prefetch if num_workers else 0)
         # Fail here for an invalid shard, and not in a thread.

@@ -90,7 +90,7 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
         StoreError: the store could not be written to.
     """
     if block < 1:
-        raise ValueError(f"block must be from 1 on, and is {block}")
+        raise ValueError(f"block must be from 1 on, got {block}")
     store = Store(url, timeout_seconds=None, **(options or {}))
     if store.size(INDEX) is not None:
         raise ValueError(f"{store.at(INDEX)} is there already: give a folder of its own, or remove it")
@@ -106,7 +106,7 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
 
     for sample in samples:
         if not isinstance(sample, bytes | bytearray | memoryview):
-            raise ValueError(f"sample {count} must be bytes, and is {type(sample).__name__}: encode it before")  # noqa: TRY004
+            raise ValueError(f"sample {count} must be bytes, got {type(sample).__name__}: encode it before")  # noqa: TRY004
         held.append(bytes(sample))
         count += 1
         if len(held) == block:

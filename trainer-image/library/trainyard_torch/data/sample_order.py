@@ -53,7 +53,7 @@ class SampleOrder:
         ):
             value = getattr(self, name)
             if not least <= value <= most:
-                raise ValueError(f"{name} must be from {least} to {most}, and is {value}")
+                raise ValueError(f"{name} must be from {least} to {most}, got {value}")
 
     @property
     def identity(self) -> dict[str, int]:
@@ -75,11 +75,9 @@ class SampleOrder:
         """
         positions = np.asarray(positions, dtype=np.int64)
         if epoch < 0:
-            raise ValueError(f"epoch must be from 0 on, and is {epoch}")
+            raise ValueError(f"epoch must be from 0 on, got {epoch}")
         if positions.size and not (positions.min() >= 0 and positions.max() < self.size):
-            raise ValueError(
-                f"positions must be from 0 to {self.size - 1}, and are {positions.min()} to {positions.max()}"
-            )
+            raise ValueError(f"positions must be from 0 to {self.size - 1}, got {positions.min()} to {positions.max()}")
         if not self.shuffled:
             return positions
         if self.block == 1:

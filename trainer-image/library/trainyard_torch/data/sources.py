@@ -90,7 +90,7 @@ class BlockSource(ABC):
     def __init__(self, size: int, block: int, read_options: ReadOptions) -> None:
         for name, value in (("size", size), ("block", block)):
             if value < 1:
-                raise ValueError(f"{name} must be from 1 on, and is {value}")
+                raise ValueError(f"{name} must be from 1 on, got {value}")
         self.size, self.block, self.disk_cache = size, block, read_options.disk_cache
         self._blocks = Blocks(self._read, self._bytes, read_options.memory, read_options.threads)
 

@@ -46,9 +46,9 @@ def token_dataset(
     """
     kind = np.dtype(dtype)
     if kind.kind not in "iu":
-        raise ValueError(f"dtype must be a type of integers, as uint16, and is {kind}")
+        raise ValueError(f"dtype must be a type of integers, as uint16, got {kind}")
     if length < 1:
-        raise ValueError(f"length must be from 1 on, and is {length}")
+        raise ValueError(f"length must be from 1 on, got {length}")
     read_options = read_options or ReadOptions()
     reads = RangeReader(url, read_options.options, read_options.retry)
     size = reads.size()

@@ -139,7 +139,7 @@ class Record:
             content = json.loads(text)
             stored, made = content.pop("sha256"), content["format"]
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            raise ExportError(f"{NAME} cannot be read: it is no JSON of ours") from error
+            raise ExportError(f"{NAME} cannot be read: it is not valid JSON of this library") from error
         if made != FORMAT:
             raise ExportError(
                 f"{NAME} has format {made!r}, and this release reads {FORMAT}: a later one has written it"
@@ -180,12 +180,12 @@ def configured(given: Any, arguments: Sequence[str]) -> Any:
         return jsonable(vars(given))
     except TypeError:
         raise ValueError(
-            f"configuration must be a mapping, a Namespace or a dataclass, and is a {type(given).__name__}"
+            f"configuration must be a mapping, a Namespace or a dataclass, got a {type(given).__name__}"
         ) from None
 
 
 def jsonable(value: Any) -> Any:
-    """The same as JSON has it: what is no number, text, list or mapping becomes a text."""
+    """The same as JSON has it: what is not a number, text, list or mapping becomes a text."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Integral):

@@ -122,4 +122,4 @@ def check(name: str, value: Any) -> None:
     if hasattr(value, "full_tensor"):
         raise ValueError(f"{name} is a DTensor, spread over processes: give {name}.full_tensor(), on all of them")
     if value.numel() != 1:
-        raise ValueError(f"{name} must be one number, and is a tensor of shape {tuple(value.shape)}")
+        raise ValueError(f"{name} must be one number, got a tensor of shape {tuple(value.shape)}")

@@ -35,10 +35,10 @@ def configured_port(port: int | None, environ: Mapping[str, str]) -> int | None:
         if not text:
             return None
         if not (text.isascii() and text.isdecimal() and len(text) < 6):
-            raise ValueError(f"{PORT} must be a port from 1 to 65535, and is {text!r}")
+            raise ValueError(f"{PORT} must be a port from 1 to 65535, got {text!r}")
         port = int(text)
     if not 1 <= port <= 65535:
-        raise ValueError(f"port must be from 1 to 65535, and is {port}")
+        raise ValueError(f"port must be from 1 to 65535, got {port}")
     return port
 
 

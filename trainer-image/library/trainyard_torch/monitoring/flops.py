@@ -98,7 +98,7 @@ def transformer(parameters: int, layers: int, width: int, sequence: int) -> int:
     given = {"parameters": parameters, "layers": layers, "width": width, "sequence": sequence}
     for name, value in given.items():
         if value < 1:
-            raise ValueError(f"{name} must be from 1 on, and is {value}")
+            raise ValueError(f"{name} must be from 1 on, got {value}")
     return 6 * parameters + 12 * layers * width * sequence
 
 
@@ -115,5 +115,5 @@ def utilisation(flops: float, seconds: float, peak: float) -> float:
     """
     for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
         if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive, and is {value}")
+            raise ValueError(f"{name} must be positive, got {value}")
     return flops / (seconds * peak)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PHASES = ("data", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluate", "compile", "other")
 NOT_TRAINING = ("checkpoint", "evaluate", "compile")
-"""What is no part of a step: neither its time nor what is done in a second is measured by it."""
+"""What is not a part of a step: neither its time nor what is done in a second is measured by it."""
 WINDOW = 64
 _NUMBER = {phase: number for number, phase in enumerate(PHASES)}
 _OTHER = _NUMBER["other"]
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The same, without what is no part of a step."""
+        """The same, without what is not a part of a step."""
         return sum(self.spent[number] for number in _STEPS)
 
     def within(self, phase: str) -> float:
@@ -79,7 +79,7 @@ class Meter:
 
     def __init__(self, window: int = WINDOW, clock: Callable[[], float] = time.perf_counter) -> None:
         if window < 1:
-            raise ValueError(f"window must be from 1 on, and is {window}")
+            raise ValueError(f"window must be from 1 on, got {window}")
         self.steps = self.samples = self.tokens = 0
         self._clock = clock
         self._since = clock()
@@ -97,7 +97,7 @@ class Meter:
         """
         number = _NUMBER.get(phase)
         if number is None:
-            raise ValueError(f"phase must be one of {', '.join(PHASES)}, and is {phase!r}")
+            raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
         self._account()
         self._open.append(self._open[-1] if self.not_training else number)
 
@@ -108,7 +108,7 @@ class Meter:
 
     @property
     def not_training(self) -> bool:
-        """Whether what is done now is no part of a step."""
+        """Whether what is done now is not a part of a step."""
         return self._open[-1] in _NOT_TRAINING
 
     def step(self, samples: int = 0, tokens: int = 0) -> Step:
@@ -120,7 +120,7 @@ class Meter:
             ValueError: a number is negative.
         """
         if samples < 0 or tokens < 0:
-            raise ValueError(f"samples and tokens must be from 0 on, and are {samples} and {tokens}")
+            raise ValueError(f"samples and tokens must be from 0 on, got {samples} and {tokens}")
         self._account()
         done = Step(tuple(self._here), samples, tokens)
         self._here = [0.0] * len(PHASES)

@@ -68,7 +68,7 @@ def per_pod(
 
 
 def greatest(values: list[float]) -> float:
-    """The greatest; one that is no number is greater than all, so that it is seen."""
+    """The greatest; one that is not a number is greater than all, so that it is seen."""
     return next((value for value in values if value != value), max(values))  # noqa: PLR0124 - NaN
 
 

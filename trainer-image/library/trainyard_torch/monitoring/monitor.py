@@ -164,7 +164,7 @@ class Monitor:
         # numpy's integers cannot be written as JSON.
         step, samples, tokens = operator.index(step), operator.index(samples), operator.index(tokens)
         if step < 0:
-            raise ValueError(f"step must be from 0 on, and is {step}")
+            raise ValueError(f"step must be from 0 on, got {step}")
         self._loss.put("loss", loss)
         self._loss_share = loss_share
         self._grad_norm.put("grad_norm", grad_norm)
@@ -211,7 +211,7 @@ class Monitor:
         """
         step = operator.index(step)
         if step < 0 or not 0 <= seconds < math.inf:
-            raise ValueError(f"step and seconds must be from 0 on, and are {step} and {seconds}")
+            raise ValueError(f"step and seconds must be from 0 on, got {step} and {seconds}")
         self._checkpoint = (step, seconds, time.time())
 
     def set_flops(self, flops: float) -> None:
@@ -223,7 +223,7 @@ class Monitor:
             ValueError: it is not a positive number.
         """
         if not 0 < flops < math.inf:
-            raise ValueError(f"flops must be positive, and is {flops}")
+            raise ValueError(f"flops must be positive, got {flops}")
         # gpu-only: the name of the device
         name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "CPU"
         self._peak_flops = self._peak_flops or flop.peak(name)

@@ -55,10 +55,10 @@ class ProfilerConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= MAX_STEPS:
-            raise ValueError(f"steps must be from 1 to {MAX_STEPS}, and is {self.steps}")
+            raise ValueError(f"steps must be from 1 to {MAX_STEPS}, got {self.steps}")
         if self.sample_every != 0 and self.sample_every < 10:
             raise ValueError(
-                f"sample_every must be 0 or from 10 on, and is {self.sample_every}: what is looked at too often is slowed down"
+                f"sample_every must be 0 or from 10 on, got {self.sample_every}: what is looked at too often is slowed down"
             )
 
 

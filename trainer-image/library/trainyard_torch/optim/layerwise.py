@@ -85,7 +85,7 @@ def checked(below: float = math.inf, **numbers: float) -> None:
     """
     for name, value in numbers.items():
         if not 0 <= value < below:
-            raise ValueError(f"{name} must be from 0 to less than {below}, and is {value}")
+            raise ValueError(f"{name} must be from 0 to less than {below}, got {value}")
 
 
 def gradients(group: Mapping[str, Any]) -> list[tuple[Tensor, Tensor]]:

@@ -59,13 +59,13 @@ class LRSchedule:
     def __post_init__(self) -> None:
         for name in ("base_lr", "batch_size", "reference_batch_size"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive, and is {getattr(self, name)}")
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
         for name in ("warmup_samples", "start_lr", "end_lr"):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
-                raise ValueError(f"{name} must be from 0 on, and is {getattr(self, name)}")
+                raise ValueError(f"{name} must be from 0 on, got {getattr(self, name)}")
         for name, known in (("scaling", get_args(Scaling)), ("decay", get_args(Decay))):
             if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, and is {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.decay == "cosine" and (self.total_samples is None or self.total_samples <= self.warmup_samples):
             raise ValueError(
                 f"cosine needs total_samples, more than warmup_samples ({self.warmup_samples}), not {self.total_samples}"
@@ -94,7 +94,7 @@ class LRSchedule:
             ValueError: `samples` is negative.
         """
         if samples < 0:
-            raise ValueError(f"samples must be from 0 on, and is {samples}")
+            raise ValueError(f"samples must be from 0 on, got {samples}")
         if samples < self.warmup_samples:
             first = min(self.base_lr, self.peak_lr) if self.start_lr is None else self.start_lr
             return first + (self.peak_lr - first) * samples / self.warmup_samples

@@ -81,7 +81,7 @@ def _inner_first(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
     names = {module: name for name, module in model.named_modules()}
     for block in blocks:
         if block is model or block not in names:
-            raise ValueError(f"blocks: a {type(block).__name__} is no part of the model")
+            raise ValueError(f"blocks: a {type(block).__name__} is not a part of the model")
         if isinstance(block, (nn.ModuleList, nn.ModuleDict)):
             raise ValueError(  # noqa: TRY004 - the list's value is wrong
                 f"blocks: {names[block]} is a {type(block).__name__}, which has no forward: name the modules in it"

@@ -84,7 +84,7 @@ def clip_grad_norm_(
     if isnan(max_norm) or max_norm <= 0:
         raise ValueError(f"max_norm must be positive, not {max_norm}")
     if isnan(norm_type) or norm_type < 1:
-        raise ValueError(f"norm_type must be from 1 on, or infinity, and is {norm_type}")
+        raise ValueError(f"norm_type must be from 1 on, or infinity, got {norm_type}")
     groups = group_by_mesh(parameter for parameter in parameters if parameter.grad is not None)
     device = torch.device(mesh.device_type)
     # One by one: torch refuses to stack norms of different meshes.

@@ -84,7 +84,7 @@ class Parameters:
             parameter.grad = None
 
     def must_stop(self) -> bool:
-        """Whether the training was asked to end, by its agent or by SIGTERM to one process of it: leave the block then. To be asked after each push.
+        """Whether the training was requested to stop, by its agent or by SIGTERM to one process of it: leave the block then. To be asked after each push.
 
         In step the answer is the same on all trainers after the same update; out of step each has it after its own next one. The end of the
         block ends the process with exit code 90 then.
@@ -144,7 +144,7 @@ class Parameters:
         return state
 
     def leave(self) -> bool:
-        """This trainer is done, and waits until all are. Whether it was asked to end. `join_parameter_server` calls it at the end of its block.
+        """This trainer is done, and waits until all are. Whether it was requested to stop. `join_parameter_server` calls it at the end of its block.
 
         Raises:
             ServerError: a server does not answer.

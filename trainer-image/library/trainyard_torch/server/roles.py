@@ -28,7 +28,7 @@ class Roles:
     def __post_init__(self) -> None:
         if not 1 <= self.servers < self.world_size:
             raise ValueError(
-                f"servers must be from 1 to {self.world_size - 1}, as there are {self.world_size} processes and one has to train, and is {self.servers}"
+                f"servers must be from 1 to {self.world_size - 1}, as there are {self.world_size} processes and one has to train, got {self.servers}"
             )
 
     @property
@@ -43,7 +43,7 @@ class Roles:
             ValueError: there is no such process.
         """
         if not 0 <= rank < self.world_size:
-            raise ValueError(f"rank must be from 0 to {self.world_size - 1}, and is {rank}")
+            raise ValueError(f"rank must be from 0 to {self.world_size - 1}, got {rank}")
         return rank >= self.trainers
 
     def name(self, rank: int) -> str:
@@ -63,7 +63,7 @@ def shares(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
     """
     if not 1 <= servers <= len(sizes):
         raise ValueError(
-            f"servers must be from 1 to {len(sizes)}, the number of parameters with a gradient, and is {servers}: a parameter is not divided"
+            f"servers must be from 1 to {len(sizes)}, the number of parameters with a gradient, got {servers}: a parameter is not divided"
         )
     held: list[list[str]] = [[] for _ in range(servers)]
     # A parameter of no numbers counts as one, so that each server has some.

@@ -70,7 +70,7 @@ class Peers:
 
 
 def serve(here: str, shard: Shard, roles: Roles, stop_signal: StopSignal, timeout: float) -> bool:
-    """Until all trainers have left. Whether they have because the training was asked to end.
+    """Until all trainers have left. Whether they have because the training was requested to stop.
 
     Raises:
         WorkerLostError: another process has died, or does not answer.
@@ -138,14 +138,14 @@ def push(
     gradients: Mapping[str, torch.Tensor | None],
     stop_received: bool,  # noqa: FBT001 - calls of torch take no keywords for it
 ) -> Future[Answer]:
-    """A gradient, and whether its trainer was asked to end."""
+    """A gradient, and whether its trainer was requested to stop."""
     if stop_received:
         SHARDS[server].stop()
     return SHARDS[server].push(trainer, gradients)
 
 
 def stop(server: str) -> None:
-    """A server was asked to end."""
+    """A server was requested to stop."""
     SHARDS[server].stop()
 
 

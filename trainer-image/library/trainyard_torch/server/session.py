@@ -46,7 +46,7 @@ def join_parameter_server(  # noqa: PLR0913 - each is a choice of its own
     """Take part: a trainer gets the parameters to train with, a server None, and it serves at the end of the block until all trainers have left.
 
     Call it on all processes with the same arguments. Trainers start with the servers' parameters, so their own initial ones do not matter. If the
-    training was asked to end, the end of the block ends the process with exit code 90. WorkerLostError ends it with 92, behind its traceback.
+    training was requested to stop, the end of the block ends the process with exit code 90. WorkerLostError ends it with 92, behind its traceback.
 
     Args:
         model: on all of them; those of its parameters that need a gradient are served. Buffers, as running means, stay each trainer's own.
@@ -66,7 +66,7 @@ def join_parameter_server(  # noqa: PLR0913 - each is a choice of its own
         SystemExit: with 90, all were asked to end; with 92, another process was lost.
     """
     if not timeout > 0:
-        raise ValueError(f"timeout must be more than 0 seconds, and is {timeout}")
+        raise ValueError(f"timeout must be more than 0 seconds, got {timeout}")
     configure_logging()
     served = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     held = shares({name: parameter.numel() for name, parameter in served.items()}, roles.servers)

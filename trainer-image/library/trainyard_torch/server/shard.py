@@ -60,7 +60,7 @@ class Shard:
     ) -> None:
         if staleness is not None and staleness < trainers - 1:
             raise ValueError(
-                f"staleness must be from {trainers - 1} on, as each of {trainers} trainers may be the last of a round, and is "
+                f"staleness must be from {trainers - 1} on, as each of {trainers} trainers may be the last of a round, got "
                 f"{staleness}: None makes all wait for each other"
             )
         self._store = ParameterStore(parameters, optimizer)
@@ -218,11 +218,11 @@ class Shard:
             raise ValueError(f"there is no trainer-{trainer}")
         # Its version may not change under a gradient that was made with it.
         if trainer in self._waiting:
-            raise ValueError(f"trainer-{trainer} has a gradient waiting: go on after the answer")
+            raise ValueError(f"trainer-{trainer} has a gradient waiting: push the next one after the answer")
 
     def _left_text(self) -> str:
         left = ", ".join(f"trainer-{trainer}" for trainer in sorted(self._left))
-        return f"{left} has left, and pushes no more gradients: the others cannot go on in step with it"
+        return f"{left} has left, and pushes no more gradients: the others cannot stay in step with it"
 
     def _closed_replies(self) -> list[_Reply]:
         """Return error replies for all waiting trainers."""

@@ -99,5 +99,5 @@ def _items(given: Any) -> list[tuple[str, Any]]:
         return list(vars(given).items())
     except TypeError:
         raise ValueError(
-            f"parameters must be a mapping, a Namespace or a dataclass, and are a {type(given).__name__}"
+            f"parameters must be a mapping, a Namespace or a dataclass, got a {type(given).__name__}"
         ) from None
