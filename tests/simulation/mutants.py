@@ -16,7 +16,7 @@ from trainyard.api.reasons import Reason
 from trainyard.controller.kopf_adapter.job_informer import JobInformer
 from trainyard.controller.reconcile import reconciler
 from trainyard.domain import plan as planning, worker_pods
-from trainyard.domain.actions import DeletePod, Plan, RemovePod
+from trainyard.domain.actions import DeletePod, Outcome, Plan, RemovePod
 from trainyard.domain.decisions import Fail, Restart
 from trainyard.domain.recovery import failure_policy
 from trainyard.domain.recovery.root_cause import Cause
@@ -67,7 +67,7 @@ def takes_each_event_for_the_newest() -> Planted:
     return Store, "apply", apply
 
 
-def goes_on_from_an_expired_version() -> Planted:
+def resumes_from_an_expired_version() -> Planted:
     """410 is an error like any other: tried again from the same version."""
     real = Reflector._pause
 
@@ -134,7 +134,7 @@ def replaces_a_pod_of_a_running_group() -> Planted:
     return reconciler, "plan", plan
 
 
-def acts_in_the_pass_that_counts() -> Planted:
+def acts_in_the_reconcile_that_counts() -> Planted:
     """The failed pods are deleted before their failure is stored: who dies in between, or is refused, has counted nothing."""
     real = planning.plan
 
@@ -181,9 +181,9 @@ def resumes_the_old_attempt() -> Planted:
     """A suspension does not end the attempt: its pods are missed afterwards."""
     real = transitions.suspend
 
-    def suspend(snapshot: Snapshot, now: datetime) -> Plan:
+    def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         decided = real(snapshot, now)
-        return replace(decided, status=decided.status.evolve(attempt=snapshot.job.status.attempt))
+        return replace(decided, changes={**decided.changes, "attempt": snapshot.job.status.attempt})
 
     return transitions, "suspend", suspend
 
@@ -247,14 +247,14 @@ MUTANTS: tuple[Callable[[], Planted], ...] = (
     decides_before_it_sees_its_own_writes,
     misses_deletions_that_fell_into_a_gap,
     takes_each_event_for_the_newest,
-    goes_on_from_an_expired_version,
+    resumes_from_an_expired_version,
     relies_on_the_watch_alone,
     goes_by_the_clock_of_its_machine,
     waits_for_no_old_pod,
     waits_for_a_lost_node_for_ever,
     removes_pods_that_a_node_is_about_to_end,
     replaces_a_pod_of_a_running_group,
-    acts_in_the_pass_that_counts,
+    acts_in_the_reconcile_that_counts,
     counts_the_victims_too,
     counts_pods_that_were_asked_to_stop,
     restarts_a_finished_job,
