@@ -30,7 +30,7 @@ from trainyard_agent import progress
 own, step = (0.5 if os.environ["RANK"] == "2" else 0.1), 0
 while not os.path.exists("/tmp/end"):
     step += 1
-    progress(step, own_seconds=own)
+    progress(step, compute_seconds=own)
     time.sleep(0.5)
 """
 HANG_SECONDS = 3

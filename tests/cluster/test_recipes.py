@@ -24,7 +24,7 @@ from dev.localcluster import images
 from tests.cluster.kube import Json, Kube, main_container
 
 FOLDER = ROOT / "examples/recipes"
-SAMPLE = ("images", "characters-tensor", "server")
+SAMPLE = ("images", "characters-tensor", "parameter-server")
 PATIENCE_SECONDS = 420
 
 
@@ -58,9 +58,9 @@ RECIPES = (
     Recipe("stages", LOSS, most=1.5, fault=Fault.DELETE, more=("--steps", "160")),
     Recipe("stages-3d", LOSS, most=1.5),
     # Saying nothing gives 0.5.
-    Recipe("server", LOSS, most=0.2, fault=Fault.DELETE, more=("--steps", "4000")),
+    Recipe("parameter-server", LOSS, most=0.2, fault=Fault.DELETE, more=("--steps", "4000")),
     # After the first round it is 1.
-    Recipe("islands", LOSS, most=0.4, fault=Fault.DELETE, more=("--rounds", "60")),
+    Recipe("diloco", LOSS, most=0.4, fault=Fault.DELETE, more=("--rounds", "60")),
     Recipe("powersgd", PICTURES, least=90),
     Recipe("large-batch", PICTURES, least=80),
     Recipe("accelerate", r"([\d.]+)% of signals", least=90, fault=Fault.KILL, more=("--steps", "600")),

@@ -62,11 +62,11 @@ def test_layers_in_stages(tmp_path: Path) -> None:
 
 
 def test_islands_meet_and_learn(tmp_path: Path) -> None:
-    found = losses(output("islands.py", 2, "--checkpoints", str(tmp_path / "whole")))
+    found = losses(output("diloco.py", 2, "--checkpoints", str(tmp_path / "whole")))
     assert len(found) == 8
     assert found[-1] < found[0] / 3
     kept = ("--checkpoints", str(tmp_path / "kept"))
-    parts = [losses(output("islands.py", 2, *kept, "--rounds", rounds)) for rounds in ("3", "8")]
+    parts = [losses(output("diloco.py", 2, *kept, "--rounds", rounds)) for rounds in ("3", "8")]
     assert [len(part) for part in parts] == [3, 5]
     assert [loss for part in parts for loss in part] == found
 
@@ -78,12 +78,12 @@ def test_islands_meet_and_learn(tmp_path: Path) -> None:
     ids=["in step", "out of step"],
 )
 def test_a_parameter_server(pace: tuple[str, ...], below: float) -> None:
-    assert losses(output("server.py", 3, *pace))[-1] < below
+    assert losses(output("parameter_server.py", 3, *pace))[-1] < below
 
 
 def test_parameter_server_stops_on_request_and_resumes(tmp_path: Path) -> None:
     kept = ("--checkpoints", str(tmp_path / "kept"))
-    with started(RECIPES / "server.py", 3, *kept, "--steps", "1000000") as ranks:
+    with started(RECIPES / "parameter_server.py", 3, *kept, "--steps", "1000000") as ranks:
         out = ranks[0].stdout
         assert out
         assert out.readline().startswith("step 50 ")
@@ -94,7 +94,7 @@ def test_parameter_server_stops_on_request_and_resumes(tmp_path: Path) -> None:
     stopped = int((tmp_path / "kept/LATEST").read_text()[5:17])
     assert stopped >= 50
     further = stopped // 50 * 50 + 50
-    text = output("server.py", 3, *kept, "--steps", str(further))
+    text = output("parameter_server.py", 3, *kept, "--steps", str(further))
     assert re.findall(r"step (\d+) loss", text) == [str(further)], "it did not go on from there"
     assert losses(text)[-1] < 0.3
 
@@ -102,8 +102,8 @@ def test_parameter_server_stops_on_request_and_resumes(tmp_path: Path) -> None:
 def test_parameter_server_resumes_with_other_trainers_and_pace(tmp_path: Path) -> None:
     """The updates are counted on; the pace is the program's, and not the checkpoint's."""
     kept = ("--checkpoints", str(tmp_path / "kept"))
-    assert losses(output("server.py", 3, *kept, "--steps", "100"))[-1] < 0.3
-    text = output("server.py", 4, *kept, "--steps", "150", "--staleness", "3")
+    assert losses(output("parameter_server.py", 3, *kept, "--steps", "100"))[-1] < 0.3
+    text = output("parameter_server.py", 4, *kept, "--steps", "150", "--staleness", "3")
     assert losses(text)[-1] < 0.3
     updates = int((tmp_path / "kept/LATEST").read_text()[5:17])
     # Each of three trainers has gone on from a third of the hundred.

@@ -38,7 +38,7 @@ except ImportError:  # no agent runs this process
         phase: str = "train",
         total: int | None = None,
         loss: float | None = None,
-        own_seconds: float | None = None,
+        compute_seconds: float | None = None,
         measured: Mapping[str, float] | None = None,
     ) -> None:
         """Report the progress of this rank."""

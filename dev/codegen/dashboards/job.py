@@ -182,7 +182,7 @@ RANK = Row(
             "Own work by rank",
             "Step time of each rank without waiting for others. A row that stays hot is a straggler; `status.stragglers` has its pod and node.",
             "s",
-            (Query(_by_rank("own_seconds"), "rank {{rank}}"),),
+            (Query(_by_rank("compute_seconds"), "rank {{rank}}"),),
             Kind.BY_RANK,
             width=24,
             height=9,

@@ -58,7 +58,7 @@ class Progress(Model):
     step_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """The usual step time in seconds: the median over the last steps and over the ranks."""
     fastest_rank_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """The same for the fastest rank. Its compute time, if all ranks report it (`progress(…, own_seconds=…)`)."""
+    """The same for the fastest rank. Its compute time, if all ranks report it (`progress(…, compute_seconds=…)`)."""
     slowest_rank_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """The same for the slowest rank. The difference is what the group could save. Not set if only one rank reports."""
     checkpoint: Checkpointed | None = None
@@ -79,7 +79,7 @@ class Straggler(Model):
     node: str | None = Field(default=None, max_length=253)
     """The node of that pod."""
     step_seconds: float = Field(ge=0, allow_inf_nan=False)
-    """The usual step time of the rank in seconds. Its compute time, if the program reports it (`progress(…, own_seconds=…)`)."""
+    """The usual step time of the rank in seconds. Its compute time, if the program reports it (`progress(…, compute_seconds=…)`)."""
     factor: float = Field(ge=0, allow_inf_nan=False)
     """The step time divided by the median."""
     since: Time

@@ -99,7 +99,7 @@ def _rank_progress(rank: int, report: RankReport) -> RankProgress:
         report.seconds,
         tuple(report.stack or ()),
         blocked=report.blocked or "",
-        own_seconds=report.own,
+        compute_seconds=report.own,
         first=report.first,
         measured=report.measured.model_dump(exclude_none=True) if report.measured else {},
     )

@@ -89,7 +89,7 @@ def test_step_time_and_first_step_are_measured(file: str, monkeypatch: pytest.Mo
 
 
 def test_compute_seconds_belong_to_the_last_step(file: str) -> None:
-    progress(1, own_seconds=0.25)
+    progress(1, compute_seconds=0.25)
     assert read(file) == reported_here(1, "train")._replace(compute_seconds=0.25, first=1)
     progress(2, loss=0.5)
     assert read(file) == reported_here(2, "train", None, 0.5)._replace(first=1), "a missing value is unknown"
@@ -111,7 +111,9 @@ def test_measurement_is_kept_until_it_changes(file: str) -> None:
 def test_largest_report_fits(file: str) -> None:
     most, longest = 2**53, 1.2345678901234567e-300
     progress(most - 1, total=most)
-    progress(most, phase="checkpoint", loss=-longest, own_seconds=longest, measured=dict.fromkeys(MEASURED, longest))
+    progress(
+        most, phase="checkpoint", loss=-longest, compute_seconds=longest, measured=dict.fromkeys(MEASURED, longest)
+    )
     found = read(file)
     assert found
     assert found.measured == dict.fromkeys(MEASURED, longest)
@@ -138,14 +140,14 @@ def test_removed_file_is_written_again(file: str) -> None:
 @pytest.mark.parametrize("own", [0.0, -0.5, float("nan"), float("inf"), -float("inf")])
 def test_invalid_compute_time_is_omitted(file: str, own: float) -> None:
     """A clock that is set back does not stop training."""
-    progress(1, own_seconds=0.25)
-    progress(2, own_seconds=own)
+    progress(1, compute_seconds=0.25)
+    progress(2, compute_seconds=own)
     assert read(file) == reported_here(2, "train")._replace(first=1)
 
 
 def test_compute_time_without_a_number_raises(file: str) -> None:
     with pytest.raises(ValueError, match="could not convert"):
-        progress(1, own_seconds="soon")  # type: ignore[arg-type]  # the test passes an invalid type
+        progress(1, compute_seconds="soon")  # type: ignore[arg-type]  # the test passes an invalid type
     assert read(file) is None
 
 

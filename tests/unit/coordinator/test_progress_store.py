@@ -56,7 +56,7 @@ def test_all_fields_of_a_rank_are_stored() -> None:
     reported = RankReport(step=7, phase="evaluate", total=9, loss=0.5, seconds=0.4, own=0.3, stack=["a.py:3 in f"])
     store.progress_store.accept(PodIdentity("lab", "pod", "pod-1-2"), Report(attempt=2, ranks={"2": reported}))
     (report,) = store.progress_store.of(UID)
-    assert report.ranks == (RankProgress(2, 7, "evaluate", 9, 0.5, 0.4, ("a.py:3 in f",), own_seconds=0.3),)
+    assert report.ranks == (RankProgress(2, 7, "evaluate", 9, 0.5, 0.4, ("a.py:3 in f",), compute_seconds=0.3),)
 
 
 def test_repeated_report_is_no_change() -> None:

@@ -95,7 +95,7 @@ def test_ranks_and_devices_fit(name: str) -> None:
     assert ranks % (spec.parallelism.ranks if spec.parallelism else 1) == 0
     # The parameter server is of the CPU.
     assert worker(job)["resources"]["limits"].get("nvidia.com/gpu", 0) == spec.processes_per_replica * (
-        name != "server"
+        name != "parameter-server"
     )
 
 

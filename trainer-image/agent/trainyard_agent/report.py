@@ -74,7 +74,7 @@ def progress(
     phase: str = "train",
     total: int | None = None,
     loss: float | None = None,
-    own_seconds: float | None = None,
+    compute_seconds: float | None = None,
     measured: Mapping[str, float] | None = None,
 ) -> None:
     """Report that `step` is complete and what comes next: `start`, `compile`, `train`, `evaluate` or `checkpoint`.
@@ -82,7 +82,7 @@ def progress(
     Each rank calls this after each step, and where a phase starts that takes longer than steps do. A rank that only waits for others
     in their phase reports the same phase. `total` is the step at which training ends, `loss` that of this rank's last batch (a number,
     no tensor on a GPU, for which the call would wait). Both are shown in the job's status, and what is left out stays as it was.
-    `own_seconds` is how long this rank worked itself in the complete step, without waiting for others: it tells a straggler from
+    `compute_seconds` is how long this rank worked itself in the complete step, without waiting for others: it tells a straggler from
     the ranks that wait for it. `measured` replaces what was measured before: numbers of this rank by the names in `MEASURED`, shares
     of the time between 0 and 1. A loss that is NaN or infinite is left out, and so are such numbers, those below 0, and a time that is
     not above 0. Costs some microseconds. Raises ValueError for what is no step, no phase or no such name. Where the file cannot be
@@ -95,7 +95,7 @@ def progress(
     done, end = count("step", step), count("total", total)
     if path := own_file():
         with contextlib.suppress(OSError):
-            _opened(path).write(done, phase, end, _float(loss), _float(own_seconds), measured)
+            _opened(path).write(done, phase, end, _float(loss), _float(compute_seconds), measured)
 
 
 def own_file() -> str | None:

@@ -84,7 +84,7 @@ class Training:
     ) -> None:
         """Report progress to the agent, as `trainyard_agent.progress` does. Without an agent, do nothing."""
         if self._agent:
-            self._agent.progress(step, phase=phase, total=total, loss=loss, own_seconds=compute_seconds)
+            self._agent.progress(step, phase=phase, total=total, loss=loss, compute_seconds=compute_seconds)
 
     def must_stop(self, step: int) -> bool:
         """Whether all processes are to save and to `exit` after this step: an eviction, a drain, a suspended job, SIGTERM to one of them.

@@ -60,7 +60,7 @@ def _combined(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, no
 
 def _spread(ranks: Sequence[RankProgress]) -> tuple[float | None, float | None]:
     """Return the step time of the fastest and the slowest rank. Where ranks wait for each other, only their own seconds differ."""
-    own = [rank.own_seconds for rank in ranks if rank.own_seconds is not None]
+    own = [rank.compute_seconds for rank in ranks if rank.compute_seconds is not None]
     took = own if len(own) == len(ranks) else [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
     if len(took) < 2:
         return None, None

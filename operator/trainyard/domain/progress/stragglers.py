@@ -39,7 +39,7 @@ class Paces:
 def paces(snapshot: Snapshot) -> Paces:
     """Return the step times of the current attempt. A rank in another phase than training is not measured."""
     ranks = [rank for report in snapshot.attempt_reports for rank in report.ranks if rank.phase == "train"]
-    own = {rank.rank: rank.own_seconds for rank in ranks if rank.own_seconds}
+    own = {rank.rank: rank.compute_seconds for rank in ranks if rank.compute_seconds}
     if len(own) >= MIN_RANKS:
         return Paces(own, own=True)
     steps = {rank.rank: rank.step_seconds for rank in ranks if rank.step_seconds}

@@ -127,7 +127,7 @@ class RankProgress:
     """Its Python stack, the innermost frame first; reported while it hangs."""
     first: int | None = None
     """The first step that it has reported in this attempt, where its program uses our library."""
-    own_seconds: float | None = None
+    compute_seconds: float | None = None
     """The part of a step in which it computes and does not wait for other ranks, where its program reports that."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """What else its program reports, by the names of `MeasuredProgress`."""

@@ -48,7 +48,7 @@ def test_the_group_is_as_far_as_its_last() -> None:
     ],
 )
 def test_how_far_ranks_are_apart(own: tuple[float | None, ...], spread: tuple[float | None, float | None]) -> None:
-    ranks = [RankProgress(0, 5, "train", step_seconds=0.3, own_seconds=seconds) for seconds in own]
+    ranks = [RankProgress(0, 5, "train", step_seconds=0.3, compute_seconds=seconds) for seconds in own]
     seen = reported(job(len(ranks)).running(), *ranks)
     assert seen is not None
     assert (seen.fastest_rank_seconds, seen.slowest_rank_seconds) == spread

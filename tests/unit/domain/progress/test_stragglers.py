@@ -50,7 +50,7 @@ class Training:
         """Reconcile after each rank reported its own seconds; all have the same step time."""
         reported = own.items() if isinstance(own, Mapping) else enumerate(own)
         phase = phases or {}
-        ranks = (RankProgress(r, 9, phase.get(r, "train"), step_seconds=0.5, own_seconds=s) for r, s in reported)
+        ranks = (RankProgress(r, 9, phase.get(r, "train"), step_seconds=0.5, compute_seconds=s) for r, s in reported)
         return self.look(*ranks, after=after)
 
     @property
@@ -129,7 +129,7 @@ def test_slow_ranks(ranks: Own, slow: list[int]) -> None:
     assert (training.named, training.straggling) == (slow, bool(slow))
 
 
-def test_compares_step_times_without_own_seconds() -> None:
+def test_compares_step_times_without_compute_seconds() -> None:
     training = Training()
     ranks = [RankProgress(rank, 9, "train", step_seconds=seconds) for rank, seconds in enumerate(LATE)]
     training.look(*ranks)
@@ -248,7 +248,7 @@ def test_it_ends_with_the_attempt(end: Any, reason: Reason) -> None:
 
 def test_reports_of_earlier_attempt_do_not_count() -> None:
     scene = job(4).running(attempt=2)
-    ranks = [WorkerReport(1, r, (RankProgress(r, 9, "train", own_seconds=s),)) for r, s in enumerate(LATE)]
+    ranks = [WorkerReport(1, r, (RankProgress(r, 9, "train", compute_seconds=s),)) for r, s in enumerate(LATE)]
     assert plan(replace(scene.snapshot, reports=ranks), NOW).status.stragglers == []
 
 

@@ -100,7 +100,7 @@ METRICS = (
         lambda reading: reading.step_seconds,
     ),
     per_rank(
-        "own_seconds",
+        "compute_seconds",
         "gauge",
         "What of it this rank worked itself, without waiting for others: the median of the last 64.",
         lambda reading: reading.compute_seconds,

@@ -179,7 +179,7 @@ class Monitor:
             step,
             total=self._total_steps,
             loss=self._loss.newest,
-            own_seconds=computed[-1] if computed else None,
+            compute_seconds=computed[-1] if computed else None,
             **more,
         )
         self._profiler.step(step)

@@ -1,8 +1,8 @@
 # ruff: noqa: INP001, T201 - a user's program: it is run, not imported, and it prints
 """A parameter server: the last process holds the parameters, the others compute gradients; in step, or each at its own pace.
 
-    torchrun --nproc-per-node=3 server.py --checkpoints /tmp/server
-    torchrun --nproc-per-node=3 server.py --staleness 4
+    torchrun --nproc-per-node=3 parameter_server.py --checkpoints /tmp/parameter-server
+    torchrun --nproc-per-node=3 parameter_server.py --staleness 4
 
 Source: M. Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
 """
