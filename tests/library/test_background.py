@@ -70,7 +70,7 @@ def hangs_once(folder: Path) -> tuple[list[str], int, int, float]:
     checkpoints.save(1, state, wait=True)
     well = outputs.LocalOutput.finish
     if dist.get_rank() == 1:
-        outputs.LocalOutput.finish = never  # type: ignore[method-assign]
+        outputs.LocalOutput.finish = never  # type: ignore[method-assign,assignment]
     began = time.monotonic()
     checkpoints.save(2, state)
     pending = checkpoints._pending
@@ -174,11 +174,17 @@ def no_memory(folder: Path) -> tuple[list[int], list[str]]:
     plan = CheckpointPolicy(memory=SaveInterval(steps=1), store=SaveInterval(steps=1000), memory_dir=str(own))
     checkpoints = Checkpoints(str(folder / "store"), policy=plan)
     checkpoints.load(state)
-    whole = module.staged
+    now, whole = 0, module.staged  # type: ignore[attr-defined]  # a module's import is replaced
+
+    def staged(each: Any) -> Any:
+        copied.append(now)
+        return whole(each)
+
+    module.staged = staged  # type: ignore[attr-defined,assignment]  # a module's import is replaced
     for step in range(1, 67):
         if step == 40 and dist.get_rank() == 1:
             blocked.unlink()
-        module.staged = lambda each, now=step: (copied.append(now), whole(each))[1]
+        now = step
         if tier := checkpoints.should_save(step):
             checkpoints.save(step, state, tier=tier)
     checkpoints.close()
@@ -245,7 +251,7 @@ def clocks(folder: Path) -> list[int]:
     now, steps = 0.0, []
     pass_by = [10.0, 0.001, 5000.0][dist.get_rank()]
     throttle.MAX_SKIPPED_STEPS = 0  # the answer is asked for in each step, however short
-    module.time = SimpleNamespace(monotonic=lambda: now, time=time.time)  # type: ignore[assignment]
+    module.time = SimpleNamespace(monotonic=lambda: now, time=time.time)  # type: ignore[attr-defined,assignment]  # a module's import is replaced
     checkpoints = Checkpoints(str(folder), policy=CheckpointPolicy(store=SaveInterval(seconds=30)))
     state = own_state()
     checkpoints.load(state)

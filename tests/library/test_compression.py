@@ -126,7 +126,12 @@ def begun(folder: str) -> np.ndarray:
 def gone_on(folder: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     logger = logging.getLogger("trainyard_torch.communication.powersgd")
     message: list[str] = []
-    logger.addFilter(lambda record: bool(message.append(record.getMessage())))
+
+    def caught(record: logging.LogRecord) -> bool:
+        message.append(record.getMessage())
+        return False
+
+    logger.addFilter(caught)
     reset = Training(EXACT, torch.float64).load(folder)
     reset.compression.reset()
     return Training(EXACT, torch.float64).load(folder).train(6, 12).weights, reset.train(6, 12).weights, message

@@ -133,7 +133,7 @@ def test_unfinished_groups_do_not_delay_exit(monkeypatch: pytest.MonkeyPatch) ->
         raise NoResponseError
 
     monkeypatch.setattr(context, "run_with_timeout", silent)
-    monkeypatch.setattr(context.logging, "shutdown", lambda: None)
+    monkeypatch.setattr("logging.shutdown", lambda: None)
     monkeypatch.setattr(os, "_exit", left.append)
     with exit_of(97), start():
         raise CheckpointSaveError("the last one")
@@ -198,7 +198,12 @@ def test_step_may_take_the_pods_grace_period(
     monkeypatch: pytest.MonkeyPatch, grace: str | None, more: dict[str, float], seconds: float
 ) -> None:
     given: list[float] = []
-    monkeypatch.setattr(context, "SigtermHandler", lambda seconds: given.append(seconds) or SigtermHandler(seconds))
+
+    def handler(seconds: float) -> SigtermHandler:
+        given.append(seconds)
+        return SigtermHandler(seconds)
+
+    monkeypatch.setattr(context, "SigtermHandler", handler)
     if grace:
         monkeypatch.setenv("TRAINYARD_GRACE_PERIOD_SECONDS", grace)
     with start(**more):  # type: ignore[arg-type]  # one parameter of them

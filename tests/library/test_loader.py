@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch.utils.data import DataLoader, TensorDataset
+from typing_extensions import override
 
 from trainyard_torch.data import (
     Batches,
@@ -134,6 +135,7 @@ def test_a_state_of_the_middle_of_a_run() -> None:
 class Fragile(list[int]):
     broken = True
 
+    @override
     def __getitem__(self, number: Any) -> Any:
         if self.broken and super().__getitem__(number) == 5:
             raise OSError("the disk is on fire")

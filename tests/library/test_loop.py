@@ -258,7 +258,11 @@ def test_a_step_looks_up_nothing_that_it_knows(monkeypatch: pytest.MonkeyPatch) 
     asked: list[str] = []
 
     def noted(what: str, act: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *words, **more: (asked.append(what), act(*words, **more))[1]
+        def call(*words: Any, **more: Any) -> Any:
+            asked.append(what)
+            return act(*words, **more)
+
+        return call
 
     with start() as training:
         model, loop = made(training, None)

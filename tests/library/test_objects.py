@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from typing_extensions import override
 
 from tests.library.support.processes import run
 from tests.library.support.s3 import options, serving
@@ -38,6 +39,7 @@ def answering(status: int, seconds: float = 0.0) -> Iterator[str]:
 
         do_PUT = do_HEAD = do_POST = do_GET  # noqa: N815 - these are their names
 
+        @override
         def log_message(self, *_: object) -> None:
             pass
 

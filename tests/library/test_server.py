@@ -56,6 +56,7 @@ def together(folder: str, servers: tuple[int, int], world_size: int) -> Any:
         time.sleep(0.5)
         return torch.load(kept) if kept.exists() else None
 
+    model = made()[0]
     for part, steps in enumerate((range(STEPS // 2), range(STEPS // 2, STEPS))):
         model, roles = made()[0], Roles(world_size, servers[part])
         if rank > 0:
@@ -67,9 +68,7 @@ def together(folder: str, servers: tuple[int, int], world_size: int) -> Any:
             if parameters is not None:
                 assert parameters.resumed_updates == steps.start
                 learn(parameters, model, roles, rank, steps, kept)
-        if rank == 0:
-            answer = [parameter.flatten().tolist() for parameter in model.parameters()]
-    return answer if rank == 0 else None
+    return [parameter.flatten().tolist() for parameter in model.parameters()] if rank == 0 else None
 
 
 def learn(parameters: Parameters, model: nn.Module, roles: Roles, rank: int, steps: range, kept: Path) -> None:

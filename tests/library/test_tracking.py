@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from typing_extensions import override
 
 from tests.library.support.processes import run
 from tests.library.support.programs import free_port
@@ -98,6 +99,7 @@ def train(
             checkpoints=checkpoints,
             tracking=tracking,
         )
+        loss = torch.zeros(())
         for step in loop:
             for inputs, targets in step:
                 loss = (model(inputs) - targets).square().mean()
@@ -225,14 +227,15 @@ def test_a_run_that_is_named(server: Tracker, monkeypatch: pytest.MonkeyPatch) -
     client = MlflowClient(server.url)
     run = client.create_run("0").info.run_id
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-    for first in (1, 4):
-        tracking, watch = Tracking(MLflow(run_id=run), log_every=2), Monitor()
+    trackings = [Tracking(MLflow(run_id=run), log_every=2) for _ in range(2)]
+    for first, tracking in zip((1, 4), trackings, strict=True):
+        watch = Monitor()
         with tracking:
             tracking.start(watch)
             steps(watch, range(first, first + 4))
     assert [*history(client, run, "loss")] == [2, 4, 6, 7], "each second step and the last; none twice"
     stored, record = "s3://bucket/models/1", Record("Net", 12, "ab" * 32, code=Code("c0ffee", dirty=True))
-    assert tracking._sink.register("stored", stored, record, None) == "1"
+    assert trackings[-1]._sink.register("stored", stored, record, None) == "1"
     (version,) = client.search_model_versions("name = 'stored'")
     assert version.source == stored, "what the server can reach stays where it is"
     assert version.tags["trainyard.dev/commit"] == "c0ffee-dirty"
@@ -251,6 +254,7 @@ def slow() -> Iterator[str]:
 
         do_POST = do_GET  # noqa: N815 - that is its name
 
+        @override
         def log_message(self, *_: object) -> None:
             pass
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +73,8 @@ def watched(rank: int, port: int, group: str, talk: Connection) -> None:
             watch._publish_at = 0.0
             with watch.phase("data"):
                 time.sleep(0.01)
-            watch.step(step, samples=np.int64(10 + rank), loss=torch.tensor(float(rank)), grad_norm=torch.tensor([2.0]))
+            samples: Any = np.int64(10 + rank)  # as data loaders give it
+            watch.step(step, samples=samples, loss=torch.tensor(float(rank)), grad_norm=torch.tensor([2.0]))
         talk.send("done")
         talk.recv()
 
@@ -155,7 +157,8 @@ def test_newest_checkpoint_is_reported_with_next_step(tmp_path: Path, monkeypatc
     path = str(tmp_path / "progress")
     monkeypatch.setenv(report.FILE_VARIABLE, path)
     with Monitor(device="cpu") as watch:
-        watch.record_checkpoint(np.int64(100), 4.5)
+        step: Any = np.int64(100)  # as data loaders give it
+        watch.record_checkpoint(step, 4.5)
         watch.step(101)
         assert watch.snapshot().checkpoint_time == pytest.approx(time.time(), abs=30)
         found = report.read(path)

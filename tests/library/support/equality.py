@@ -130,7 +130,7 @@ class Training:
         spread = (
             partial(replicate, mesh=mesh, bucket_cap_mb=0.001)
             if layout.data is None
-            else lambda part: shard(part, mesh, blocks=[m for m in part if isinstance(m, Layer)], **layout.data)
+            else lambda part: shard(part, mesh, blocks=[m for m in part if isinstance(m, Layer)], **(layout.data or {}))
         )
         self.modules = [spread(part) for part in parts]
         self._parameters = [parameter for module in self.modules for parameter in module.parameters()]

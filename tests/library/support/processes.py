@@ -70,9 +70,9 @@ def _run(world_size: int, folder: Path, act: Callable[..., Any], words: tuple[An
             ranks.append(process)
         return _answers(pipes, time.monotonic() + patience)
     finally:
-        for process in ranks:
-            process.kill()
-            process.join()
+        for rank_process in ranks:
+            rank_process.kill()
+            rank_process.join()
 
 
 def _answers(pipes: list[Connection], until: float) -> list[Any]:

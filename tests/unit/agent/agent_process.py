@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from tests.support.jobs import NOW
@@ -68,11 +68,21 @@ class AgentProcess:
         return (self.folder / name).read_text()
 
 
-@contextmanager
-def running_agent(
-    program: Path, folder: Path, script: str, *, shell: bool = False, **environment: str
-) -> Iterator[AgentProcess]:
+def running_agent(program: Path, folder: Path, script: str, **environment: str) -> AbstractContextManager[AgentProcess]:
     """Run a Python script in each rank. In it, R is the rank, and `record(name, text)` writes a file at once."""
+    return _running(program, folder, script, [sys.executable, "script.py"], environment)
+
+
+def running_shell(program: Path, folder: Path, script: str, **environment: str) -> AbstractContextManager[AgentProcess]:
+    """Run the script as the child of a shell in each rank."""
+    # A shell whose command is its last would become that command.
+    return _running(program, folder, script, ["sh", "-c", f"{sys.executable} script.py; exit $?"], environment)
+
+
+@contextmanager
+def _running(
+    program: Path, folder: Path, script: str, command: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[AgentProcess]:
     (folder / "script.py").write_text(
         "import os, signal, subprocess, sys, time\n"
         'R = int(os.environ["RANK"])\n'
@@ -80,8 +90,6 @@ def running_agent(
         '    with open(name + ".new", "w") as file: file.write(str(text))\n'
         '    os.rename(name + ".new", name)\n' + script
     )
-    # A shell whose command is its last would become that command.
-    command = ["sh", "-c", f"{sys.executable} script.py; exit $?"] if shell else [sys.executable, "script.py"]
     made = AgentProcess(program, folder, "--", *command, **environment)
     try:
         yield made

@@ -92,7 +92,7 @@ def test_recorder_written_by_nccl_timeout_is_reported(program: Path, tmp_path: P
         assert f"ranks 2, 3 kept in {tmp_path}/kept/flight-recorder-job-uid/1" in errors
 
 
-def recorder_of(folder: Path, attempt: int = 1, **environment: str) -> Recorder:
+def recorder_of(folder: Path, attempt: int = 1, /, **environment: str) -> Recorder:
     """Return the recorder of worker 1, which has the ranks 2 and 3."""
     variables = {FOLDER_VARIABLE: str(folder), **environment}
     return Recorder(variables, place({**WORKER_VARIABLES, "TRAINYARD_ATTEMPT": str(attempt)}), lambda _: None)

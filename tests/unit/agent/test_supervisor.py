@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.agent.agent_process import AgentProcess, is_alive, running_agent
+from tests.unit.agent.agent_process import AgentProcess, is_alive, running_agent, running_shell
 from tests.unit.agent.worker_environment import AGENT_SOURCE
 
 
@@ -103,7 +103,8 @@ signal.signal(signal.SIGTERM, end)
 record(f"ready{R}", "yes")
 time.sleep(600)
 """
-    with running_agent(program, tmp_path, script, shell=wrapped) as run:
+    run_script = running_shell if wrapped else running_agent
+    with run_script(program, tmp_path, script) as run:
         run.file("ready2")
         run.file("ready3")
         run.process.send_signal(signal.SIGTERM)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import fsspec
 import pytest
+from typing_extensions import override
 
 from trainyard_torch.checkpoint.history import LATEST, History, StaleAttemptError, verify
 from trainyard_torch.checkpoint.lineage import JobAttempt, Retention
@@ -273,10 +274,12 @@ class Dying(Store):
 
     left = 0
 
+    @override
     def write(self, path: str, content: bytes) -> None:
         self._live()
         super().write(path, content)
 
+    @override
     def remove(self, path: str) -> None:
         self._live()
         super().remove(path)

@@ -28,6 +28,7 @@ from trainyard_torch.data import (
 )
 from trainyard_torch.data.records import Index
 from trainyard_torch.data.sources import found
+from trainyard_torch.data.tokens import RemoteTokens
 
 QUICK = RetryPolicy(attempts=2, initial_seconds=0)
 SAMPLES = [bytes([number % 251]) * (number % 7) for number in range(50)]
@@ -67,6 +68,7 @@ def test_samples_of_tokens_overlap_by_one(count: int, length: int, block: int, d
             token_dataset("memory://tokens", length, dtype)
         return
     source = token_dataset("memory://tokens", length, dtype, block=block)
+    assert isinstance(source, RemoteTokens)
     wanted = [values[at : at + length + 1].tolist() for at in range(0, count - length, length)]
     assert [sample.tolist() for sample in found(source, range(len(source)))] == wanted
     source.close()
@@ -93,6 +95,7 @@ def test_there_is_no_such_sample(url: str, number: int) -> None:
 def test_a_read_brings_a_block_and_no_more(bucket: str) -> None:
     tokens(bucket, 10_001)
     source = token_dataset(bucket, 10, block=50)
+    assert isinstance(source, RemoteTokens)
     found(source, [125, 101, 149, 100])
     assert (source.reads.count, source.reads.bytes) == (1, 501 * 2)
     found(source, [0, 999, 100])
@@ -329,7 +332,12 @@ def test_fork_while_locked_causes_no_deadlock(tmp_path: Path) -> None:
     assert disk.get("key", no_matter, read) == b"block"
     (tmp_path / hashlib.sha256(b"key").hexdigest()).unlink()
     done = threading.Event()
-    thread = threading.Thread(target=lambda: (disk.get("key", no_matter, lambda: b"block"), done.set()), daemon=True)
+
+    def take() -> None:
+        disk.get("key", no_matter, lambda: b"block")
+        done.set()
+
+    thread = threading.Thread(target=take, daemon=True)
     thread.start()
     assert done.wait(10), "the child has the lock still"
     os.close(gone_w)

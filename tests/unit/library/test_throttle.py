@@ -1,3 +1,4 @@
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,10 @@ class Training:
     def __init__(self, *seconds: float) -> None:
         self.now = [0.0] * len(seconds)
         self._seconds = seconds
-        self._all = [Throttle(0.1, lambda rank=rank: self.now[rank]) for rank in range(len(seconds))]
+        self._all = [Throttle(0.1, partial(self._clock, rank)) for rank in range(len(seconds))]
+
+    def _clock(self, rank: int) -> float:
+        return self.now[rank]
 
     def asked(self, steps: int) -> list[int]:
         """The steps after which they have asked."""

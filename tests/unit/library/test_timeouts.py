@@ -159,7 +159,12 @@ def test_large_file_is_flushed_while_being_written(tmp_path: Path, monkeypatch: 
     synced: list[int] = []
     monkeypatch.setattr(outputs, "SYNC", 2 * CHUNK)
     whole = os.fsync
-    monkeypatch.setattr("os.fsync", lambda handle: (synced.append(os.fstat(handle).st_size), whole(handle))[1])
+
+    def sync(handle: int) -> None:
+        synced.append(os.fstat(handle).st_size)
+        whole(handle)
+
+    monkeypatch.setattr("os.fsync", sync)
     with patient("local", tmp_path, 20).writing("a") as stream:
         for _ in range(5):
             stream.write(bytes(CHUNK))

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ class Listener:
 
     def close(self) -> None:
         self.closed = True
+
+
+def waits(go: threading.Event, _: Sequence[Event]) -> None:
+    go.wait(PATIENCE)
 
 
 def delivered(
@@ -75,7 +80,7 @@ def test_no_events_start_no_thread() -> None:
 
 def test_training_does_not_wait_for_slow_listener() -> None:
     go = threading.Event()
-    listener = Listener(lambda _: go.wait(PATIENCE) and None)
+    listener = Listener(partial(waits, go))
     background = Background(listener, pause=0.0)
     for event in COURSE:
         background.put(event)
@@ -136,7 +141,7 @@ def test_what_is_refused_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> 
 
 def test_a_full_backlog_grows_coarser_and_not_shorter() -> None:
     go = threading.Event()
-    listener = Listener(lambda _: go.wait(PATIENCE) and None)
+    listener = Listener(partial(waits, go))
     background = Background(listener, queue_size=16, pause=0.0)
     for event in COURSE:
         background.put(event)
@@ -156,7 +161,8 @@ def courses(draw: st.DrawFn) -> list[Event]:
     events: list[Event] = draw(
         st.lists(steps.map(measured) | steps.map(lambda step: CheckpointSaved(0.0, step, 1, "/c")), max_size=200)
     )
-    for event in draw(st.lists(st.sampled_from([RunStarted(0.0), RunEnded(0.0, "failed")]), max_size=9)):
+    ends: list[Event] = [RunStarted(0.0), RunEnded(0.0, "failed")]
+    for event in draw(st.lists(st.sampled_from(ends), max_size=9)):
         events.insert(draw(st.integers(0, len(events))), event)
     return events
 
