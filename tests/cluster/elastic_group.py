@@ -1,4 +1,4 @@
-"""Elastic groups, and what tests wait for and count while they grow and shrink."""
+"""Builders of elastic groups, and what tests wait for while the groups scale up and down."""
 
 import os
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def a_node_each(manifest: Json) -> Json:
 
 
 def trains(kube: Kube, size: int, after: int = 0, seconds: float = 120) -> Json:
-    """The status, once so many ranks train in an attempt later than `after`, and have told steps of it."""
+    """Return the status once so many ranks train in an attempt later than `after` and have reported steps of it."""
 
     def seen() -> bool:
         status = kube.status("job")
@@ -53,7 +53,7 @@ LABEL = "trainyard.dev/job-name=job,trainyard.dev/index=0"
 
 @contextmanager
 def closed(kube: Kube, node: str) -> Iterator[None]:
-    """A node to which nothing new goes."""
+    """Cordon a node."""
     kube.run("cordon", node)
     try:
         yield
@@ -62,13 +62,13 @@ def closed(kube: Kube, node: str) -> Iterator[None]:
 
 
 def counts(status: Json, before: Json | None = None) -> tuple[int, int, int]:
-    """Failures, disruptions and resizes, since `before`."""
+    """Return the failures, disruptions and resizes since `before`."""
     now, then = status["restarts"], before["restarts"] if before else {}
     failures, disruptions, resizes = (now[kind] - then.get(kind, 0) for kind in ("failures", "disruptions", "resizes"))
     return failures, disruptions, resizes
 
 
 def newest(kube: Kube, index: int) -> Json:
-    """The pod of this worker."""
+    """Return the newest pod of a worker."""
     pods = kube.find_all("pods", f"trainyard.dev/job-name=job,trainyard.dev/index={index}")
     return max(pods, key=lambda pod: int(pod["metadata"]["labels"]["trainyard.dev/attempt"]))

@@ -1,4 +1,4 @@
-"""A training with the library whose group changes its size: it writes down which samples each rank saw in each step, and their loss."""
+"""A training with the library in a group that is resized. Each rank records the samples and the loss of each step."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from trainyard_torch import (
 
 
 def main(folder: Path, pause: float, steps: int, size: int, batch: int) -> None:
-    """Train for so many steps, which take so many seconds at least, with so many samples in an epoch and in a step."""
+    """Train for this number of steps, with a minimum duration of a step, and the samples of an epoch and of a step."""
     with start(seed=5) as training:
         made = torch.Generator().manual_seed(1)
         inputs = torch.randn(size, 16, generator=made)

@@ -1,4 +1,4 @@
-"""A training whose ranks meet in each attempt, and that fails when a test asks for it."""
+"""A training whose ranks form a process group in each attempt, and that fails on request."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def training(replicas: int = 3, env: dict[str, str] | None = None, **recovery: A
 
 
 def runs(kube: Kube, attempt: int, seconds: float = 120) -> Json:
-    """The status, once all ranks have trained in this attempt."""
+    """Return the status once all ranks have trained in this attempt."""
 
     def trains() -> bool:
         try:

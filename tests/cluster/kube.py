@@ -1,4 +1,4 @@
-"""The cluster as a test sees it: by kubectl, as users do."""
+"""Access the cluster with kubectl, as users do."""
 
 import json
 import time
@@ -28,7 +28,7 @@ class Kube:
         return self.cluster.kube("--namespace", self.namespace, *arguments, stdin=stdin)
 
     def refused(self, *arguments: str, stdin: str | None = None) -> str:
-        """What kubectl says when the server refuses."""
+        """Return the error of kubectl for a request that the server rejects."""
         try:
             done = self.run(*arguments, stdin=stdin)
         except DemoError as error:
@@ -65,7 +65,7 @@ class Kube:
         return self.status(job)
 
     def until(self, holds: Callable[[], object], seconds: float, what: str) -> None:
-        """Wait. A failure tells what the job and its pods look like."""
+        """Wait until `holds`. On timeout the error shows the job, its pods and its events."""
         deadline = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > deadline:
@@ -86,17 +86,17 @@ class Kube:
         self.run("delete", "pod", name, "--wait=false", *more)
 
     def kill_main(self, pod: str) -> None:
-        """Make the main container end with exit code 7, as a program that fails does."""
+        """Make the main container exit with code 7, as a program that fails does."""
         self.run("exec", pod, "-c", "main", "--", "sh", "-c", "echo 7 > /tmp/end")
 
     def leader(self) -> str:
-        """In the operator's own namespace: the pod that holds the Lease; empty where none does."""
+        """Return the pod that holds the Lease, in the operator's namespace; empty if none does."""
         lease = self.find("lease", install.RELEASE) or {}
         held: str = lease.get("spec", {}).get("holderIdentity", "")
         return held.partition("_")[0]
 
     def uids(self, job: str) -> dict[str, str]:
-        """The UIDs of a job's pods, by name."""
+        """Return the UIDs of a job's pods, by name."""
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(job)}
 
     def other(self, namespace: str) -> "Kube":
@@ -104,7 +104,7 @@ class Kube:
 
 
 def processes(pod: Json, word: str) -> list[int]:
-    """The PIDs of a pod's processes with this word in their command line, the eldest first, on this machine, which plays the nodes."""
+    """Return the PIDs of a pod's processes with this word in their command line, the oldest first. The nodes run on this machine."""
     found, uid = dict[int, int](), pod["metadata"]["uid"]
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -116,14 +116,14 @@ def processes(pod: Json, word: str) -> list[int]:
     return sorted(found, key=lambda pid: (found[pid], pid))
 
 
-# Runs until somebody writes an exit code into /tmp/end; ends at once at SIGTERM. The next attempt may begin in the same container.
+# Runs until a test writes an exit code into /tmp/end; exits at once on SIGTERM. The next attempt may start in the same container.
 OBEDIENT = (
     "trap 'exit 143' TERM; while [ ! -s /tmp/end ]; do sleep 0.2; done; code=$(cat /tmp/end); rm /tmp/end; exit $code"
 )
 
 
 def job(name: str = "job", *, replicas: int = 2, script: str = OBEDIENT, framework: str = "none", **spec: Any) -> Json:
-    """A TrainingJob whose workers run a shell script."""
+    """Return a TrainingJob whose workers run a shell script."""
     container = {
         "name": "main",
         "image": IMAGE,
@@ -140,6 +140,6 @@ def job(name: str = "job", *, replicas: int = 2, script: str = OBEDIENT, framewo
 
 
 def main_container(manifest: Json) -> Json:
-    """The main container of a TrainingJob's template."""
+    """Return the main container of a TrainingJob's template."""
     container: Json = manifest["spec"]["template"]["spec"]["containers"][0]
     return container

@@ -1,4 +1,4 @@
-"""A training with the library, as pods run it: DDP, a checkpoint in memory each step and one on the volume each tenth."""
+"""A DDP training with the library: a checkpoint in memory in each step, and one on the volume in each tenth."""
 
 import hashlib
 import sys
@@ -13,7 +13,7 @@ STEPS = 120
 
 
 def main(folder: str) -> None:
-    """Ends with the weights, as 16 letters."""
+    """Train, and print a digest of the weights."""
     with start(seed=3) as training:
         samples = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
         model = DistributedDataParallel(

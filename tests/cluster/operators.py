@@ -1,11 +1,11 @@
-"""The two replicas of the operator, seen by kubectl and from the machine that runs the nodes."""
+"""The two replicas of the operator: their Lease by kubectl, their processes on this machine, which runs the nodes."""
 
 from dev.demo import install
 from tests.cluster.kube import Kube, processes
 
 
 class Operators:
-    """The two, seen by kubectl and from the machine that plays the nodes."""
+    """Both replicas."""
 
     def __init__(self, kube: Kube) -> None:
         self.home = kube.other(install.NAMESPACE)
@@ -16,7 +16,7 @@ class Operators:
         return self.home.leader()
 
     def process(self, pod: str) -> int:
-        """The operator's process in a pod."""
+        """Return the PID of the operator in a pod."""
         first, *_ = processes(self.home.get("pod", pod), "trainyard-operator")
         return first
 
@@ -25,12 +25,12 @@ class Operators:
         return bool(deployment["status"].get("readyReplicas") == 2 == deployment["status"].get("replicas"))
 
     def container(self, pod: str) -> dict[str, object]:
-        """How the container ended the last time."""
+        """Return the last termination of the container."""
         status = self.home.get("pod", pod)["status"]["containerStatuses"][0]
         return dict(status.get("lastState", {}).get("terminated", {}))
 
     def renew(self) -> None:
-        """New pods: in one whose container has ended before, the kubelet waits before it starts it again."""
+        """Replace the pods: the kubelet delays the restart of a container that has exited before."""
         self.home.run("rollout", "restart", f"deployment/{install.RELEASE}")
         self.home.run("rollout", "status", f"deployment/{install.RELEASE}", "--timeout=120s")
         self.home.until(self.both_ready, 60, "both operators to be ready")

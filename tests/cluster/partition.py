@@ -1,4 +1,4 @@
-"""A network that is broken between two pods on two nodes, and whole for everybody else. For the local cluster alone."""
+"""Partition the network between two pods on two nodes of the local cluster. All other traffic passes."""
 
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ sees to even where the test is killed."""
 
 @contextmanager
 def partition(one: Json, other: Json) -> Iterator[None]:
-    """No packet gets from one pod to the other or back. Both reach all the rest, an operator on the other's node too."""
+    """Drop all packets between two pods. Both still reach all other addresses, an operator on the same node included."""
     with ExitStack() as stack:
         for sender, receiver in ((one, other), (other, one)):
             stack.enter_context(_cut(sender, receiver))

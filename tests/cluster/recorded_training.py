@@ -13,7 +13,7 @@ STEPS, SAMPLES, BATCH = 450, 360, 24
 
 @dataclass
 class Step:
-    """What all ranks together have written down of a step."""
+    """The records of all ranks about one step."""
 
     attempts: set[int] = field(default_factory=set)
     samples: list[int] = field(default_factory=list)
@@ -21,7 +21,7 @@ class Step:
 
 
 def training(name: str, folder: Path, pause: float) -> Json:
-    """Four workers of one process, with a folder of this machine for checkpoints and diaries."""
+    """Return a job of four workers with one process each, and a host folder for checkpoints and records."""
     own = folder / name
     own.mkdir()
     own.chmod(0o777)

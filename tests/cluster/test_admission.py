@@ -1,4 +1,4 @@
-"""What is refused at `kubectl apply`, with a sentence that names the field and the fix."""
+"""Manifests that `kubectl apply` rejects, with an error that names the field and the fix."""
 
 from collections.abc import Callable
 

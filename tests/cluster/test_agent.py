@@ -1,4 +1,4 @@
-"""The agent that the operator brings: into an image that does not hold it, around launchers, and where it cannot run."""
+"""The injected agent: in images that do not contain it, around launchers, and in images where it cannot run."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def running(*command: str, replicas: int = 1, image: str | None = None, **spec: 
 
 
 def hide(manifest: Json, path: str) -> None:
-    """An empty folder in place of one of the image's."""
+    """Mount an empty folder over one of the image."""
     manifest["spec"]["template"]["spec"]["volumes"] = [{"name": "nothing", "emptyDir": {}}]
     main_container(manifest)["volumeMounts"] = [{"name": "nothing", "mountPath": path}]
 

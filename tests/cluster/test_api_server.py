@@ -1,4 +1,4 @@
-"""An API server that says nothing for a minute: training continues, and afterwards no worker counts as failed."""
+"""An API server that is frozen for a minute: training continues, and afterwards no worker counts as failed."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ LATER_SECONDS = 25
 
 @contextmanager
 def frozen() -> Iterator[None]:
-    """It takes connections and answers none, as on a machine that has come to a stop."""
+    """Freeze the API server: it accepts connections and answers no request."""
     server = daemons.alive(from_environment(), "kube-apiserver")
     assert server is not None
     os.kill(server, signal.SIGSTOP)
@@ -39,9 +39,9 @@ def frozen() -> Iterator[None]:
 
 
 def step(agent: int) -> int:
-    """The last one of a worker's rank, read in its container: no other source has it while the API server is frozen."""
+    """Return the last step of a worker's rank, read in its container: the API server is frozen."""
     while not (text := Path(f"/proc/{agent}/root/tmp/step").read_text()):
-        time.sleep(0.01)  # it is just being written
+        time.sleep(0.01)  # the rank is writing it
     return int(text)
 
 
@@ -68,7 +68,7 @@ def test_training_continues_while_the_api_server_is_frozen(kube: Kube) -> None:
     kube.until(lambda: answers(kube), 60, "the API server to answer")
     time.sleep(LATER_SECONDS)
     # Without a Lease an operator ends, and the kubelet takes ever longer to start it again while it cannot get one.
-    kube.until(operators.both_ready, 120, "both operators to be well")
+    kube.until(operators.both_ready, 120, "both operators to be ready")
     status = kube.status("job")
     assert (status["attempt"], status["phase"]) == (1, "Running")
     assert {status["restarts"][kind] for kind in ("failures", "disruptions", "resizes")} == {0}

@@ -1,4 +1,4 @@
-"""Groups whose size HorizontalPodAutoscalers decide on: by metrics-server, and by a metric of the training itself."""
+"""Groups that a HorizontalPodAutoscaler resizes: by CPU from metrics-server, and by a metric of the training."""
 
 import re
 from pathlib import Path
@@ -47,12 +47,12 @@ pytestmark = [LONG, pytest.mark.exclusive]
 
 @pytest.fixture(autouse=True)
 def monitoring(cluster: object) -> None:
-    """metrics-server, Prometheus and its adapter."""
+    """Start metrics-server, Prometheus and its adapter."""
     show([*python("dev.localcluster"), "monitoring"])
 
 
 def documented() -> tuple[Json, Json]:
-    """The autoscaler by CPU as the docs show it, and the metric of the other one."""
+    """Return the CPU autoscaler of the docs, and the metric of the other one."""
     section = DOCS.read_text().partition("## By an autoscaler")[2].partition("\n## ")[0]
     first, second = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
     return yaml.safe_load(first), yaml.safe_load(second)

@@ -1,4 +1,4 @@
-"""Every panel of every dashboard shows something while a job trains and faults happen, by a real Prometheus."""
+"""Every panel of every dashboard has data of a real Prometheus while a job trains and faults happen."""
 
 import pytest
 

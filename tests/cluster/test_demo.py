@@ -1,4 +1,4 @@
-"""The README's first command, on the cluster of the other tests: it must show attempt 2, the resumed step, the accuracy."""
+"""The README's first command on the shared cluster: it must show attempt 2, the resumed step and the accuracy."""
 
 import re
 import sys

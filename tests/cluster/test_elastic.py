@@ -1,4 +1,4 @@
-"""Groups that grow and shrink on a real cluster: by hand, by a quota, by nodes that are closed and open again."""
+"""Groups that scale up and down on a real cluster: by hand, by a quota, and by cordoned nodes."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.cluster.failing_training import fail
 from tests.cluster.kube import Kube, main_container, processes
 
 
-def test_4_2_4_6_by_hand(kube: Kube) -> None:
+def test_scaling_by_hand_restarts_processes_in_place(kube: Kube) -> None:
     kube.apply(training(4, {"maxReplicas": 6, "multipleOf": 2}))
     before = trains(kube, 4)
     assert before["attempt"] == 1
@@ -40,7 +40,7 @@ def test_4_2_4_6_by_hand(kube: Kube) -> None:
 @pytest.mark.exclusive
 def test_group_shrinks_for_cordoned_node_and_grows_back(kube: Kube) -> None:
     kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
-    # The test before may still have had places: then the group began with fewer.
+    # Pods of an earlier test may still hold GPUs: then the group starts smaller.
     before = trains(kube, 3)
     pod = newest(kube, 1)
     with closed(kube, pod["spec"]["nodeName"]):
@@ -49,7 +49,9 @@ def test_group_shrinks_for_cordoned_node_and_grows_back(kube: Kube) -> None:
         assert counts(status, before) == (0, 1, 1)
         events = kube.run("get", "events")
         assert "not all 3 workers were scheduled within 5 seconds" in events
-        kube.until(lambda: "Insufficient" in kube.condition("job", "Resizing").get("message", ""), 60, "who joins")
+        kube.until(
+            lambda: "Insufficient" in kube.condition("job", "Resizing").get("message", ""), 60, "workers to join"
+        )
         assert kube.status("job")["ready"] == "2/3"
     status = trains(kube, 3, status["attempt"])
     assert counts(status, before) == (0, 1, 2)
@@ -72,7 +74,7 @@ def test_group_shrinks_for_lost_node_and_grows_back(kube: Kube) -> None:
 
 
 def allow(kube: Kube, pods: int) -> None:
-    """So many pods in the namespace."""
+    """Limit the pods of the namespace."""
     hard = {"hard": {"pods": str(pods)}}
     kube.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": hard})
 
@@ -107,12 +109,12 @@ def test_nodes_added_one_by_one_cause_one_resize(kube: Kube) -> None:
 def test_failure_during_scale_up_and_resize_during_recovery(kube: Kube) -> None:
     kube.apply(training(2, {"maxReplicas": 6}))
     trains(kube, 2)
-    # With room at once, the group could have grown already when the fault comes.
+    # With free capacity the group could have scaled up before the fault.
     with ExitStack() as full:
         for node in kube.run("get", "nodes", "--output=name").split():
             full.enter_context(closed(kube, node))
         kube.run("scale", "tj/job", "--replicas=3")
-        kube.until(lambda: kube.condition("job", "Resizing").get("status") == "True", 30, "who joins")
+        kube.until(lambda: kube.condition("job", "Resizing").get("status") == "True", 30, "workers to join")
         fail(kube, "job-worker-1-1")
         assert counts(trains(kube, 2, 1)) == (1, 0, 0)
     status = trains(kube, 3, 2)
@@ -124,9 +126,9 @@ def test_failure_during_scale_up_and_resize_during_recovery(kube: Kube) -> None:
 
 
 @LONG
-def test_the_example_goes_on_where_it_was(kube: Kube) -> None:
+def test_elastic_example_resumes_at_its_last_step(kube: Kube) -> None:
     def begun(rank: int, size: int) -> int:
-        """After which step it goes on."""
+        """Return the step after which the rank resumed."""
 
         def reported() -> bool:
             status = kube.status("job")
@@ -162,7 +164,7 @@ def test_oscillating_requests_cause_few_restarts(kube: Kube) -> None:
     status = trains(kube, 4)
     failures, disruptions, resizes = counts(status)
     assert (failures, disruptions) == (0, 0)
-    # One shrinks it, and one makes it grow, in each twenty seconds.
+    # At most one scale-down and one scale-up in each twenty seconds.
     assert resizes <= 8
 
 
@@ -174,7 +176,7 @@ def test_without_agent_torchrun_continues_with_remaining_workers(kube: Kube) -> 
     kube.wait_phase("job", "Running", 120)
     kube.until(lambda: "one of 3" in kube.run("logs", "job-worker-0-1"), 120, "all three to meet")
     before = kube.uids("job")
-    # One that is asked to end closes the rendezvous for all: a weakness of torchrun.
+    # On SIGTERM, torchrun closes the rendezvous of all workers.
     for pid in processes(kube.get("pod", "job-worker-2-1"), "python"):
         os.kill(pid, signal.SIGKILL)
     kube.until(lambda: kube.run("logs", "job-worker-0-1").count("one of 3") >= 2, 180, "three to meet again")

@@ -1,4 +1,4 @@
-"""A training that is resized five times: each sample of an epoch once, no step done twice, and the same losses as at a fixed size."""
+"""A training that is resized five times: each sample of an epoch once, no repeated step, and the losses of a fixed size."""
 
 from functools import partial
 from itertools import islice

@@ -1,4 +1,4 @@
-"""A recovery changes nothing of the mathematics: the same weights, to the last bit, as without the fault."""
+"""Recovery is exact: the weights equal those of a run without the fault, to the last bit."""
 
 import json
 import re
@@ -18,7 +18,7 @@ STEPS, HIT_AFTER = 60, 25
 
 
 def digits(kube: Kube, name: str, checkpoints: Path) -> Json:
-    """The example's program on three workers, with a folder of this machine for its checkpoints."""
+    """Return the digits example on three workers, with a host folder for its checkpoints."""
     checkpoints.mkdir()
     checkpoints.chmod(0o777)
     manifest = job(name, replicas=3, framework="torch")
@@ -47,12 +47,12 @@ def losses(log: str) -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def calm(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The log of a run that nothing disturbs."""
+    """Return the log of an undisturbed run."""
     folder, name = tmp_path_factory.mktemp("calm"), f"t-{secrets.token_hex(4)}"
     cluster.kube("create", "namespace", name)
     kube = Kube(cluster, name)
     begin(kube, "calm", folder)
-    assert kube.wait_phase("calm", "Complete", 180)["attempt"] == 1, "nothing has disturbed it"
+    assert kube.wait_phase("calm", "Complete", 180)["attempt"] == 1, "the run was not disturbed"
     log = kube.run("logs", "calm-worker-0-1")
     cluster.kube("delete", "namespace", name, "--wait=false")
     return log
@@ -66,7 +66,7 @@ def begin(kube: Kube, name: str, folder: Path) -> None:
 
 
 def begun(kube: Kube, name: str, folder: Path) -> None:
-    """A run that is under way."""
+    """Start a run, and wait until it has made some steps."""
     begin(kube, name, folder)
     kube.wait_phase(name, "Running", 60)
     kube.until(lambda: max(losses(kube.run("logs", f"{name}-worker-0-1")), default=0) >= HIT_AFTER, 120, "some steps")
@@ -115,7 +115,7 @@ def test_leaving_a_node_gracefully_loses_no_step(kube: Kube, calm: str, tmp_path
     log = kube.run("logs", "moved-worker-0-1")
     assert f"resumed from step {last} (attempt 2)" in log
     steps = [int(step) for step in re.findall(rf"step (\d+)/{STEPS} loss", log)]
-    assert steps == [*range(1, STEPS + 1)], "none is lost, none is made twice"
+    assert steps == [*range(1, STEPS + 1)], "no step is lost or repeated"
     assert (losses(log), weights(log)) == (losses(calm), weights(calm))
 
 

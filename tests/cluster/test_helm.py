@@ -1,4 +1,4 @@
-"""Install, upgrade, rollback and uninstall by Helm 3 and by Helm 4, in a namespace that enforces `restricted`, with a job that runs all the while."""
+"""Install, upgrade, roll back and uninstall with Helm 3 and 4 in a `restricted` namespace while a job runs."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 
 @pytest.fixture(params=["helm", "helm4"])
 def by(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The cluster without the operator, and this Helm; at the end all is as it was before."""
+    """Uninstall the operator, and use this Helm. At the end the operator is installed again."""
     made = replace(cluster, helm=ensure(request.param)[request.param])
     install.uninstall(cluster)
     cluster.kube("label", "namespace", install.NAMESPACE, RESTRICTED)
@@ -33,7 +33,7 @@ def by(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 def previous(folder: Path) -> Path:
-    """The chart of the version before: its number, and one thing that has changed since."""
+    """Return a chart of an earlier version with one different value."""
     chart = folder / "trainyard"
     shutil.copytree(install.CHART, chart)
     about, values = chart / "Chart.yaml", chart / "values.yaml"
@@ -48,7 +48,7 @@ def test_release_changes_do_not_disturb_a_running_job(by: Cluster, kube: Kube, t
     home = kube.other(install.NAMESPACE)
 
     def concurrent_reconciles() -> str:
-        """How many jobs the operator looks at side by side: 8 by the version before, 32 by this one."""
+        """Return the setting of the operator: 8 in the earlier version, 32 in this one."""
         (container,) = home.get("deployment", "trainyard")["spec"]["template"]["spec"]["containers"]
         return str(
             next(each["value"] for each in container["env"] if each["name"] == "TRAINYARD_CONCURRENT_RECONCILES")

@@ -1,4 +1,4 @@
-"""Recovery by the cheapest means: which pods stay, which are new, and that all ranks meet again."""
+"""Recovery by the smallest restart scope: which pods stay, which are new, and that all ranks form a group again."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from tests.cluster.kube import Json, Kube, job, main_container, processes
 
 
 def kill(kube: Kube, pod: str) -> None:
-    """`kill -9` of the rank in a pod."""
+    """Kill the rank in a pod with SIGKILL."""
     kube.run("exec", pod, "-c", "main", "--", "sh", "-c", "kill -9 $(cat /tmp/pid)")
 
 
@@ -107,7 +107,7 @@ def restarts(pod: Json) -> tuple[int, ...]:
 
 
 def test_failures_without_progress_escalate_the_restart_scope(kube: Kube) -> None:
-    """The second container of the same pod comes after the kubelet's back-off."""
+    """The kubelet delays the second container restart of a pod."""
     kube.apply(training(env={"FAIL_UNTIL": "4"}, minRestartScope="Container"))
     status = runs(kube, 4, 180)
     assert (status["restarts"]["failures"], status["internal"]["backoff"]["scope"]) == (3, "Pod")

@@ -107,7 +107,7 @@ def test_helm_test_trains_and_removes_a_job(operator: Kube) -> None:
 
 @pytest.mark.exclusive
 def test_uninstall_with_live_jobs(kube: Kube) -> None:
-    """Last in this file on purpose: it takes the operator away for a moment."""
+    """Uninstall the operator for a moment."""
     kube.apply(job(replicas=3))
     kube.wait_phase("job", "Running")
     before = sorted(p["metadata"]["uid"] for p in kube.pods("job"))

@@ -1,4 +1,4 @@
-"""The training library in pods: what it has in memory outlives a process, what is on the volume outlives a pod, and nothing is lost."""
+"""The training library in pods: checkpoints in memory survive a process, those on the volume survive a pod."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ PROGRAM = Path(__file__).with_name("library_program.py")
 
 
 def training(kube: Kube, name: str, folder: Path) -> Json:
-    """Three workers of one process, with a folder of this machine for their checkpoints."""
+    """Return a job of three workers with one process each, and a host folder for checkpoints."""
     checkpoints = folder / name
     checkpoints.mkdir()
     checkpoints.chmod(0o777)
@@ -31,7 +31,7 @@ def training(kube: Kube, name: str, folder: Path) -> Json:
 
 
 def steps(log: str) -> dict[int, str]:
-    """The samples that rank 0 saw in each step."""
+    """Return the samples of rank 0 in each step."""
     return {int(step): samples for step, samples in re.findall(r"^step (\d+) samples (.*)$", log, flags=re.MULTILINE)}
 
 

@@ -1,4 +1,4 @@
-"""From the first pod to the last: start, end, stop, go on, go."""
+"""The life of a job: start, completion, suspension, resume, deletion."""
 
 import time
 
@@ -39,7 +39,9 @@ def test_success_policy_can_follow_worker_0_alone(kube: Kube) -> None:
     script = '[ "$TRAINYARD_REPLICA_INDEX" = 0 ] && exit 0; sleep 600'
     kube.apply(job(script=script, lifecycle={"success": "Worker0"}))
     kube.wait_phase("job", "Complete")
-    kube.until(lambda: [p["status"]["phase"] for p in kube.pods("job")] == ["Succeeded"], 30, "the running pod to go")
+    kube.until(
+        lambda: [p["status"]["phase"] for p in kube.pods("job")] == ["Succeeded"], 30, "the running pod to be deleted"
+    )
 
 
 def test_suspend_and_resume(kube: Kube) -> None:
@@ -47,7 +49,7 @@ def test_suspend_and_resume(kube: Kube) -> None:
     kube.wait_phase("job", "Running")
     kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec":{"lifecycle":{"suspend":true}}}')
     kube.wait_phase("job", "Suspended")
-    kube.until(lambda: not kube.pods("job"), 30, "the pods to go")
+    kube.until(lambda: not kube.pods("job"), 30, "the pods to be deleted")
     assert kube.condition("job", "Suspended")["status"] == "True"
     kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec":{"lifecycle":{"suspend":false}}}')
     status = kube.wait_phase("job", "Running")
@@ -63,7 +65,7 @@ def test_suspended_new_job_creates_no_pods(kube: Kube) -> None:
     assert "startTime" not in kube.status("job")
 
 
-def test_the_deadline_stands_still_while_suspended(kube: Kube) -> None:
+def test_deadline_does_not_count_suspended_time(kube: Kube) -> None:
     kube.apply(job(lifecycle={"activeDeadlineSeconds": 8}))
     kube.wait_phase("job", "Running")
     kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec":{"lifecycle":{"suspend":true}}}')
@@ -76,13 +78,15 @@ def test_the_deadline_stands_still_while_suspended(kube: Kube) -> None:
     failed = kube.condition("job", "Failed")
     assert failed["reason"] == "DeadlineExceeded"
     assert "activeDeadlineSeconds" in failed["message"]
-    kube.until(lambda: not kube.pods("job"), 30, "the running pods to go")
+    kube.until(lambda: not kube.pods("job"), 30, "the running pods to be deleted")
 
 
 def test_ttl_deletes_the_job_and_its_dependents(kube: Kube) -> None:
     kube.apply(job(script="exit 0", lifecycle={"ttlSecondsAfterFinished": 1}))
-    kube.until(lambda: kube.find("tj", "job") is None, 60, "the job to go")
-    kube.until(lambda: not kube.pods("job") and kube.find("service", "job") is None, 30, "pods and Service to go")
+    kube.until(lambda: kube.find("tj", "job") is None, 60, "the job to be deleted")
+    kube.until(
+        lambda: not kube.pods("job") and kube.find("service", "job") is None, 30, "pods and Service to be deleted"
+    )
 
 
 @pytest.mark.parametrize(("policy", "left"), [("All", 0), ("None", 2)])
@@ -109,10 +113,10 @@ def test_deletion_in_every_phase_leaves_nothing(kube: Kube, phase: str) -> None:
         kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec":{"lifecycle":{"suspend":true}}}')
     kube.wait_phase("job", phase)
     kube.run("delete", "tj", "job", "--timeout=30s")
-    kube.until(lambda: not kube.pods("job") and kube.find("service", "job") is None, 30, "everything to go")
+    kube.until(lambda: not kube.pods("job") and kube.find("service", "job") is None, 30, "all objects to be deleted")
 
 
-def test_a_namesake_created_at_once_adopts_nothing(kube: Kube) -> None:
+def test_new_job_adopts_nothing_of_its_namesake(kube: Kube) -> None:
     kube.apply(job())
     kube.wait_phase("job", "Running")
     old = {p["metadata"]["uid"] for p in kube.pods("job")}

@@ -1,4 +1,4 @@
-"""Some workers on demand, the rest on spot nodes, which are the first to be used and the first to go."""
+"""Groups with some workers on on-demand nodes and the rest on spot nodes, which are used first and reclaimed first."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from tests.cluster.kube import Json, Kube, main_container
 # Nodes are labelled and tainted.
 pytestmark = pytest.mark.exclusive
 
-PLACES = 2
+WORKERS_PER_NODE = 2
 """Of a node with eight GPUs: a worker takes four."""
 TAINT = "cloud.google.com/gke-spot=true"
 SAFE, SPOT = "node1", ("node2", "node3")
@@ -19,7 +19,7 @@ SAFE, SPOT = "node1", ("node2", "node3")
 
 @contextmanager
 def spot_nodes(kube: Kube) -> Iterator[None]:
-    """Two of the three are spot nodes, each known by another provider's label, and one of them has its provider's taint."""
+    """Make two of three nodes spot nodes, with the labels of two providers and one provider's taint."""
     kube.run("label", "node", SPOT[0], "karpenter.sh/capacity-type=spot")
     kube.run("label", "node", SPOT[1], TAINT)
     kube.run("taint", "node", SPOT[1], f"{TAINT}:NoSchedule")
@@ -37,8 +37,8 @@ def mixed(replicas: int, on_demand: int) -> Json:
     return manifest
 
 
-def places(kube: Kube, size: int) -> list[str]:
-    """The node of each worker."""
+def nodes_of(kube: Kube, size: int) -> list[str]:
+    """Return the node of each worker."""
     return [newest(kube, index)["spec"]["nodeName"] for index in range(size)]
 
 
@@ -46,33 +46,35 @@ def test_spot_workers_are_reclaimed_first_and_return(kube: Kube) -> None:
     with spot_nodes(kube):
         kube.apply(mixed(6, on_demand=2))
         before = trains(kube, 6)
-        assert places(kube, 6)[:PLACES] == [SAFE, SAFE]
-        assert {*places(kube, 6)[PLACES:]} == {*SPOT}
+        assert nodes_of(kube, 6)[:WORKERS_PER_NODE] == [SAFE, SAFE]
+        assert {*nodes_of(kube, 6)[WORKERS_PER_NODE:]} == {*SPOT}
         with closed(kube, SPOT[1]):
-            # As a provider takes a spot node back.
+            # As a provider reclaims a spot node.
             for index in range(6):
                 pod = newest(kube, index)
                 if pod["spec"]["nodeName"] == SPOT[1]:
                     kube.delete_pod(pod["metadata"]["name"])
             status = trains(kube, 4, before["attempt"])
-            assert places(kube, 4) == [SAFE, SAFE, SPOT[0], SPOT[0]]
+            assert nodes_of(kube, 4) == [SAFE, SAFE, SPOT[0], SPOT[0]]
             assert counts(status, before)[2] == 1
         status = trains(kube, 6, status["attempt"])
-        assert {*places(kube, 6)[PLACES:]} == {*SPOT}
-        # On request too.
+        assert {*nodes_of(kube, 6)[WORKERS_PER_NODE:]} == {*SPOT}
+        # A manual scale-down removes spot workers, too.
         kube.run("scale", "tj/job", "--replicas=2")
         trains(kube, 2, status["attempt"])
-        assert places(kube, 2) == [SAFE, SAFE]
+        assert nodes_of(kube, 2) == [SAFE, SAFE]
 
 
 @LONG
 def test_on_demand_workers_wait_for_on_demand_nodes(kube: Kube) -> None:
     with spot_nodes(kube):
         kube.apply(mixed(3, on_demand=3))
-        # The node that stays has two places: four free ones on spot nodes are none for the third.
+        # The on-demand node fits two workers. Spot nodes have free GPUs, but not for the third worker.
         status = trains(kube, 2)
-        assert places(kube, 2) == [SAFE, SAFE]
+        assert nodes_of(kube, 2) == [SAFE, SAFE]
         kube.until(
-            lambda: "node affinity" in kube.condition("job", "Resizing").get("message", ""), 60, "the scheduler's word"
+            lambda: "node affinity" in kube.condition("job", "Resizing").get("message", ""),
+            60,
+            "the scheduler's message",
         )
         assert counts(status) == (0, 0, 1)

@@ -1,4 +1,4 @@
-"""The NetworkPolicies of operator and jobs, on nodes that heed them: who reaches whom, with and without."""
+"""The NetworkPolicies of operator and jobs on nodes that enforce them: which pods connect, with and without policies."""
 
 import json
 import socket
@@ -48,13 +48,13 @@ KUBELET: Json = {"tcpSocket": {"port": PLAIN}, "periodSeconds": 1}
 
 @dataclass(frozen=True)
 class Pod:
-    """Where one can connect from."""
+    """A pod from which tests connect."""
 
     kube: Kube
     name: str
 
     def reaches(self, *targets: str) -> set[str]:
-        """Those of them that take a connection."""
+        """Return the targets that accept a connection."""
         return set(json.loads(self.kube.run("exec", self.name, "--", "python3", "-c", CONNECT, *targets)))
 
     def at(self, port: int) -> str:
@@ -67,7 +67,7 @@ class Pod:
 
 @pytest.fixture(scope="module", autouse=True)
 def _heeded(cluster: Cluster) -> Iterator[None]:
-    """Nodes that heed NetworkPolicies. At the end the operator is as the other files of tests know it."""
+    """Enforce NetworkPolicies on the nodes. At the end the operator is installed without policies again."""
     show([*python("dev.localcluster"), "policies"])
     yield
     install.install(cluster)
@@ -75,7 +75,7 @@ def _heeded(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def other(kube: Kube) -> Iterator[Kube]:
-    """Another namespace."""
+    """Return another namespace."""
     made = kube.other(f"{kube.namespace}-other")
     made.run("create", "namespace", made.namespace)
     yield made
@@ -83,7 +83,7 @@ def other(kube: Kube) -> Iterator[Kube]:
 
 
 def isolate(cluster: Cluster, monitoring: Kube) -> None:
-    """Install the operator with both kinds of policies, and with a Prometheus that may ask all."""
+    """Install the operator with both kinds of policies, and a Prometheus that may scrape all pods."""
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": monitoring.namespace}}}
     peers = [{**here, "podSelector": {"matchLabels": PROMETHEUS}}]
     values = {
@@ -97,7 +97,7 @@ def isolate(cluster: Cluster, monitoring: Kube) -> None:
 
 
 def on_every_node(kube: Kube, name: str, labels: Json | None = None) -> list[Pod]:
-    """A pod on each node, that listens at PLAIN."""
+    """Create a pod on each node that listens on PLAIN."""
     main = {"name": "main", "image": IMAGE, "command": ["python3", "-m", "http.server", str(PLAIN)]}
     pods: list[Json] = [
         {
@@ -115,7 +115,7 @@ def on_every_node(kube: Kube, name: str, labels: Json | None = None) -> list[Pod
 
 
 def trained(kube: Kube) -> list[Pod]:
-    """The workers of a job with one on each node, once it trains: they have reached each other and the coordinator."""
+    """Return the workers of a job, one on each node, once it trains: they reach each other and the coordinator."""
     manifest = a_node_each(job(framework="torch", replicas=3, processesPerReplica=1))
     main_container(manifest).update(command=["python3", "-c", LISTEN + TRAIN], readinessProbe=KUBELET)
     kube.apply(manifest)
@@ -130,19 +130,19 @@ def workers(kube: Kube, name: str) -> list[Pod]:
     return [Pod(kube, found[index]) for index in sorted(found)]
 
 
-def stranger_job(kube: Kube) -> list[Pod]:
-    """Workers of another job, one on each node."""
-    manifest = job("stranger", replicas=3)
+def other_job(kube: Kube) -> list[Pod]:
+    """Create another job with a worker on each node."""
+    manifest = job("other", replicas=3)
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
-    chosen: dict[str, Any] = {"matchLabels": {"trainyard.dev/job-name": "stranger"}}
+    chosen: dict[str, Any] = {"matchLabels": {"trainyard.dev/job-name": "other"}}
     manifest["spec"]["template"]["spec"]["topologySpreadConstraints"] = [{**spread, "labelSelector": chosen}]
     kube.apply(manifest)
-    kube.wait_phase("stranger", "Running", 60)
-    return workers(kube, "stranger")
+    kube.wait_phase("other", "Running", 60)
+    return workers(kube, "other")
 
 
 def operators(kube: Kube) -> list[Pod]:
-    """Both."""
+    """Return both operators."""
     there = kube.other(install.NAMESPACE)
     found = there.find_all("pods", "app.kubernetes.io/name=trainyard,app.kubernetes.io/component=operator")
     going = [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
@@ -150,7 +150,7 @@ def operators(kube: Kube) -> list[Pod]:
 
 
 def forwarded(pod: Pod) -> bool:
-    """Whether somebody answers at PLAIN who is asked by `kubectl port-forward`."""
+    """Return whether PLAIN answers through `kubectl port-forward`."""
     command = pod.kube.cluster.kubectl_command("-n", pod.kube.namespace, "port-forward", f"pod/{pod.name}", f":{PLAIN}")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=pod.kube.cluster.environment) as going:
         try:
@@ -165,13 +165,13 @@ def forwarded(pod: Pod) -> bool:
 
 
 def test_without_policies_all_pods_reach_each_other(kube: Kube, other: Kube) -> None:
-    """On the same nodes: what is refused below is refused by the policies."""
+    """The baseline: the connections that fail in the other tests fail because of the policies."""
     group = trained(kube)
     store = group[0].at(29500)
     targets = {store, *(worker.at(PLAIN) for worker in group)}
     asked = operators(kube)
     ports = {pod.at(port) for pod in asked for port in (METRICS, COORDINATOR)}
-    strangers = [*stranger_job(kube), *on_every_node(kube, "plain"), *on_every_node(other, "plain")]
+    strangers = [*other_job(kube), *on_every_node(kube, "plain"), *on_every_node(other, "plain")]
     assert {pod.node for pod in strangers} == set(NODES)
     for pod in strangers:
         assert pod.reaches(*targets, *ports) == targets | ports, pod.name
@@ -184,7 +184,7 @@ def test_only_group_and_named_peers_reach_workers(kube: Kube, other: Kube) -> No
     group = trained(kube)
     store = group[0].at(29500)
     targets = {store, *(worker.at(PLAIN) for worker in group)}
-    for pod in [*stranger_job(kube), *on_every_node(kube, "plain"), *on_every_node(other, "plain")]:
+    for pod in [*other_job(kube), *on_every_node(kube, "plain"), *on_every_node(other, "plain")]:
         assert pod.reaches(*targets) == set(), f"{pod.name} on {pod.node}"
     # The labels alone, in another namespace than the one named, are not enough.
     for pod in on_every_node(kube, "prometheus", PROMETHEUS):
@@ -227,7 +227,7 @@ def test_operator_traffic_is_limited_to_its_known_peers(kube: Kube, other: Kube)
 
 
 def test_policy_state_exists_only_inside_the_nodes() -> None:
-    """So that it goes with them."""
+    """It is removed together with the nodes."""
 
     def output_of(*command: str) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""The operator dies at the worst moment. Nothing is counted twice, nothing is made twice, nothing is forgotten."""
+"""The operator is killed at the worst moment. Nothing is counted or created twice, and nothing is lost."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.exclusive
 
 
 def kill_operator() -> None:
-    """`kill -9`, from the machine that plays the nodes: no signal handler, no last words."""
+    """Kill all operators with SIGKILL."""
     killed = 0
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -23,7 +23,7 @@ def kill_operator() -> None:
                 killed += 1
         except (ProcessLookupError, FileNotFoundError):
             continue
-    assert killed, "the operator was not there to be killed"
+    assert killed, "no operator process was found"
 
 
 def test_killed_while_it_creates_pods(kube: Kube) -> None:

@@ -1,4 +1,4 @@
-"""Workers that do not reach each other, while the operator reaches both: nothing fails, and no worker advances."""
+"""A network partition between workers that the operator reaches: no process fails, and no rank advances."""
 
 import subprocess
 import time
@@ -15,7 +15,7 @@ def step(kube: Kube) -> int:
 
 
 def rules(node: str) -> str:
-    """What the node drops."""
+    """Return the rules by which the node drops packets."""
     words = [*python("dev.localcluster"), "node", "exec", node.removeprefix("node"), "--", "ip", "rule", "show"]
     return "\n".join(line for line in subprocess.check_output(words, text=True).splitlines() if "blackhole" in line)
 
@@ -38,7 +38,7 @@ def test_partitioned_workers_hang_and_continue_when_healed(kube: Kube) -> None:
         stood = step(kube)
         time.sleep(8)
         assert step(kube) == stood, "a restarted worker does not reach the other either"
-        assert kube.status("job")["attempt"] == 2, "and is given the time to"
+        assert kube.status("job")["attempt"] == 2, "the restarted group gets the hang timeout"
     assert not any(rules(node) for node in nodes)
     status = runs(kube, 2)
     kube.until(lambda: step(kube) > stood, 120, "a step after the partition")

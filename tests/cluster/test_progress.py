@@ -1,4 +1,4 @@
-"""What workers tell of their training, on the way from their programs to `kubectl get`."""
+"""The progress that programs report, on its way to `kubectl get`."""
 
 import json
 import re
@@ -93,7 +93,7 @@ def test_progress_reaches_kubectl_get_after_leader_change(kube: Kube) -> None:
         reported = kube.status("job")["progress"]
         return reported["loss"] == 1.5 and "stepSeconds" in reported
 
-    kube.until(both, 60, "the mean of what both have told, and how long a step takes")
+    kube.until(both, 60, "the mean of both reports, and the step time")
     reported = kube.status("job")["progress"]
     assert (reported["totalSteps"], reported["phase"]) == (1_000_000, "train")
     assert 0.04 < reported["stepSeconds"] < 5
@@ -114,19 +114,19 @@ def test_progress_reaches_kubectl_get_after_leader_change(kube: Kube) -> None:
     system.until(lambda: system.leader() not in {"", old}, 30, "another leader")
     seen = step(kube)
     kube.until(lambda: step(kube) > seen, 90, "a step that was reported to the new leader")
-    assert kube.status("job")["attempt"] == 1, "training has not noticed"
+    assert kube.status("job")["attempt"] == 1, "training was not disturbed"
 
     for pod in kube.pods("job"):
         kube.run("exec", pod["metadata"]["name"], "-c", "main", "--", "touch", "/tmp/end")  # noqa: S108 - in the pod
     status = kube.wait_phase("job", "Complete", 60)
-    assert (status["progress"]["step"], status["progress"]["loss"]) == (1_000_000, 0.5), "its last word"
+    assert (status["progress"]["step"], status["progress"]["loss"]) == (1_000_000, 0.5), "its last report"
     goodput = status["goodput"]
-    assert goodput["productiveSeconds"] > counted["productiveSeconds"], "the new leader has gone on counting"
+    assert goodput["productiveSeconds"] > counted["productiveSeconds"], "the new leader continued to count"
     whole = goodput["productiveSeconds"] + sum(goodput["lostSeconds"].values())
-    assert abs(whole - status["internal"]["activeSeconds"]) < 1.1, "all of the time, the second in which it ended aside"
+    assert abs(whole - status["internal"]["activeSeconds"]) < 1.1, "the whole time, but for its last second"
 
 
-def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:
+def test_a_pod_reports_only_its_own_ranks(kube: Kube) -> None:
     kube.apply(job(framework="torch", replicas=2))
     kube.wait_phase("job", "Running")
 
@@ -145,7 +145,7 @@ def test_a_pod_speaks_for_itself_alone(kube: Kube) -> None:
 
 
 def test_straggling_rank_is_named(kube: Kube) -> None:
-    """All steps take the same time; what tells them apart is the ranks' own share."""
+    """All steps take the same time; the ranks differ in their compute time."""
     manifest = training(replicas=4)
     main_container(manifest)["command"] = ["python3", "-c", UNEVEN]
     kube.apply(manifest)
@@ -178,7 +178,7 @@ def test_hang_in_a_collective_names_the_blocking_rank(kube: Kube, does: str, pla
     kube.apply(manifest)
     failure = kube.wait_phase("job", "Failed", 90)["lastFailure"]
     assert (failure["rank"], failure["pod"], failure["exitCode"]) == (2, "job-worker-2-1", 91)
-    # Where its own worker is the first to notice, that one names it.
+    # If the agent of the hung rank detects the hang first, that agent names it.
     reported = re.compile(r"rank 2 \(pod job-worker-2-1 on node|rank 2 is hung.*: no progress for 3 seconds")
     assert reported.match(failure["message"])
     assert place in failure["message"]
@@ -186,7 +186,7 @@ def test_hang_in_a_collective_names_the_blocking_rank(kube: Kube, does: str, pla
     kube.until(lambda: all(pod["status"]["phase"] == "Failed" for pod in kube.pods("job")), 30, "all to end")
     output = [kube.run("logs", f"job-worker-{index}-1") for index in range(3)]
     assert [" in all_reduce" in log for log in output] == [True, True, False]
-    assert (" in load" in output[2]) == (does == "load"), "who is stopped writes no stack"
+    assert (" in load" in output[2]) == (does == "load"), "a stopped rank writes no stack"
     (begun,) = re.findall(r"waited for since (\S+)", output[2])
     ended = datetime.fromisoformat(failure["time"]).timestamp()
     assert ended - float(begun) < HANG_SECONDS + 5

@@ -1,4 +1,4 @@
-"""Every recipe runs as the TrainingJob that stands in `examples/recipes`, and learns; after a fault it goes on from its checkpoint.
+"""Every recipe runs as its TrainingJob of `examples/recipes`, and learns; after a fault it resumes from its checkpoint.
 
 `make test` runs the sample, `make test-long` all of them; `RECIPES='stages*' make cluster-test` (or another pattern) those of that name.
 """
@@ -25,11 +25,11 @@ from tests.cluster.kube import Json, Kube, main_container
 
 FOLDER = ROOT / "examples/recipes"
 SAMPLE = ("images", "characters-tensor", "parameter-server")
-PATIENCE_SECONDS = 420
+TIMEOUT_SECONDS = 420
 
 
 class Fault(Enum):
-    """What happens to worker 1 once three losses are in its log."""
+    """The fault of worker 1, once three losses are in the log."""
 
     KILL = "kill -9 of its process"
     DELETE = "its pod is deleted"
@@ -37,16 +37,16 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A job of the folder."""
+    """A TrainingJob of the folder."""
 
     name: str
     learnt: str
-    """The number by which to tell, in what rank 0 says: the last one that this finds."""
+    """A pattern for the result in the log of rank 0; its last match counts."""
     least: float = 0.0
     most: float = 100.0
     fault: Fault | None = None
     more: tuple[str, ...] = ()
-    """Arguments, so that it is still under way when the fault comes."""
+    """Arguments that make the run long enough for the fault."""
 
 
 PICTURES, LOSS = r"([\d.]+)% of pictures", r"loss (\d+\.\d+)"
@@ -57,7 +57,7 @@ RECIPES = (
     Recipe("characters-tensor", LOSS, most=1.4),
     Recipe("stages", LOSS, most=1.5, fault=Fault.DELETE, more=("--steps", "160")),
     Recipe("stages-3d", LOSS, most=1.5),
-    # Saying nothing gives 0.5.
+    # A constant zero gives 0.5.
     Recipe("parameter-server", LOSS, most=0.2, fault=Fault.DELETE, more=("--steps", "4000")),
     # After the first round it is 1.
     Recipe("diloco", LOSS, most=0.4, fault=Fault.DELETE, more=("--rounds", "60")),
@@ -70,19 +70,19 @@ RECIPES = (
 
 
 def chosen() -> list[Recipe]:
-    """Those that RECIPES names, by a pattern; without it, the sample."""
+    """Return the recipes that match RECIPES; without it, the sample."""
     pattern = os.environ.get("RECIPES")
     if pattern is None:
         return [recipe for recipe in RECIPES if recipe.name in SAMPLE]
     found = [recipe for recipe in RECIPES if fnmatch.fnmatchcase(recipe.name, pattern)]
     if not found:
         names = ", ".join(recipe.name for recipe in RECIPES)
-        raise pytest.UsageError(f"RECIPES={pattern} is the name of none: there are {names}")
+        raise pytest.UsageError(f"RECIPES={pattern} matches no recipe; there are {names}")
     return found
 
 
 def manifest(recipe: Recipe) -> Json:
-    """As it stands there, with more arguments at most."""
+    """Return the manifest of the folder, with more arguments."""
     job: Json = yaml.safe_load((FOLDER / f"{recipe.name}.yaml").read_text())
     if recipe.more:
         main_container(job)["args"] += recipe.more
@@ -91,11 +91,11 @@ def manifest(recipe: Recipe) -> Json:
 
 @pytest.fixture(scope="module")
 def recipes(cluster: Cluster) -> Iterator[Kube]:
-    """A namespace with the recipes' programs and volume, as their page says."""
+    """Create a namespace with the recipes' programs and volume, as their README says."""
     name = f"t-{secrets.token_hex(4)}"
     cluster.kube("create", "namespace", name)
     kube = Kube(cluster, name)
-    # Of a run that was killed: no claim can have it any more.
+    # A killed run leaves its volume: no claim can bind to it.
     cluster.kube("delete", "pv", "recipes", "--ignore-not-found")
     kube.run("apply", "-k", str(FOLDER))
     kube.run("apply", "-f", str(FOLDER / "volume-local.yaml"))
@@ -113,14 +113,14 @@ def recipes(cluster: Cluster) -> Iterator[Kube]:
 @pytest.mark.parametrize("recipe", chosen(), ids=lambda recipe: recipe.name)
 def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
     job, log_of_worker_0 = manifest(recipe), ("logs", f"{recipe.name}-worker-0-1", "--tail=-1")
-    bring(recipes.cluster, main_container(job)["image"])
+    load(recipes.cluster, main_container(job)["image"])
     recipes.apply(job)
     if recipe.fault:
-        recipes.wait_phase(recipe.name, "Running", PATIENCE_SECONDS)
+        recipes.wait_phase(recipe.name, "Running", TIMEOUT_SECONDS)
         losses = partial(re.findall, r"\bloss\W+\d")
-        recipes.until(lambda: len(losses(recipes.run(*log_of_worker_0))) >= 3, PATIENCE_SECONDS, "three losses")
-        strike(recipes, recipe)
-    recipes.until(lambda: "completionTime" in recipes.status(recipe.name), PATIENCE_SECONDS, f"{recipe.name} to end")
+        recipes.until(lambda: len(losses(recipes.run(*log_of_worker_0))) >= 3, TIMEOUT_SECONDS, "three losses")
+        inject(recipes, recipe)
+    recipes.until(lambda: "completionTime" in recipes.status(recipe.name), TIMEOUT_SECONDS, f"{recipe.name} to end")
     status, log = recipes.status(recipe.name), recipes.run(*log_of_worker_0)
     assert status["phase"] == "Complete", log[-4000:]
     assert recipe.least < float(re.findall(recipe.learnt, log)[-1]) < recipe.most, log[-4000:]
@@ -132,16 +132,16 @@ def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
     recipes.run("delete", "tj", recipe.name)
 
 
-def bring(cluster: Cluster, image: str) -> None:
-    """The image is on all nodes."""
+def load(cluster: Cluster, image: str) -> None:
+    """Load the image into all nodes."""
     if image not in cluster.images.values():
         (name,) = [each.name for each in images.IMAGES.values() if each.reference == image]
         (archive,) = images.build(name)
         show([*python("dev.localcluster"), "load", str(archive)])
 
 
-def strike(kube: Kube, recipe: Recipe) -> None:
-    """Let the fault happen."""
+def inject(kube: Kube, recipe: Recipe) -> None:
+    """Inject the fault."""
     pod = f"{recipe.name}-worker-1-1"
     if recipe.fault is Fault.DELETE:
         kube.delete_pod(pod)

@@ -1,4 +1,4 @@
-"""Workers that fail, are taken away, or fall together: one attempt more, counted once, for the right reason."""
+"""Workers that fail, are disrupted, or fail together: one more attempt, counted once, for the right reason."""
 
 import json
 
@@ -13,7 +13,7 @@ NONE = {"failures": 0, "disruptions": 0, "resizes": 0}
 
 
 def attempt_2_runs(kube: Kube, *new: int) -> Json:
-    """The status, once it does: with new pods for these workers alone, or for all."""
+    """Return the status once attempt 2 runs: with new pods for these workers alone, or for all."""
     kube.until(
         lambda: kube.status("job").get("attempt") == 2 and kube.phase("job") == "Running", 60, "attempt 2 to run"
     )
@@ -35,7 +35,7 @@ def test_a_worker_killed_restarts_the_whole_group(kube: Kube) -> None:
     assert "worker 1 of attempt 1" in described
 
 
-def test_two_workers_dying_together_count_once(kube: Kube) -> None:
+def test_two_simultaneous_failures_count_once(kube: Kube) -> None:
     kube.apply(job(replicas=3, recovery={"agent": "none"}))
     kube.wait_phase("job", "Running")
     kube.kill_main("job-worker-1-1")
@@ -105,8 +105,8 @@ def test_job_avoiding_all_its_nodes_can_be_released(kube: Kube) -> None:
 
 
 @pytest.mark.exclusive
-def test_a_node_without_power(kube: Kube) -> None:
-    """Its pod stays Terminating, for which the job must not wait, until it is removed by force. The operator that leads was there too."""
+def test_lost_node_restarts_group_and_moves_leader(kube: Kube) -> None:
+    """Its pod stays Terminating until it is deleted by force; the job must not wait for it. The leader ran on that node, too."""
     manifest = job(replicas=3, recovery={"maxRestarts": 0, "forceDeleteAfterSeconds": 20})
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     selector = {"labelSelector": {"matchLabels": {"trainyard.dev/job-name": "job"}}}
@@ -125,7 +125,7 @@ def test_a_node_without_power(kube: Kube) -> None:
         new = [p for p in kube.pods("job") if p["metadata"]["labels"]["trainyard.dev/attempt"] == "2"]
         assert {p["spec"]["nodeName"] for p in new} <= {"node1", "node2", "node3"} - {f"node{number}"}
         kube.until(lambda: len(kube.pods("job")) == 3, 120, "the pod of the dead node to be removed")
-        kube.until(lambda: "ForcedDeletion" in kube.run("get", "events"), 10, "an event that says so")
+        kube.until(lambda: "ForcedDeletion" in kube.run("get", "events"), 10, "the event ForcedDeletion")
     finally:
         show([*python("dev.localcluster"), "node", "start", number])
     assert kube.status("job")["attempt"] == 2

@@ -1,4 +1,4 @@
-"""Faults that last, or come again and again: an operator that is away for ten minutes, a job that others preempt five times."""
+"""Faults that last or repeat: an operator outage of ten minutes, and a job that is preempted five times."""
 
 import secrets
 import time
@@ -21,7 +21,7 @@ pytestmark = [LONG, pytest.mark.exclusive]
 
 
 def test_failure_during_long_operator_outage_counts_once(kube: Kube) -> None:
-    """After ten its agent waits no longer: the pod tells the failure, and where two workers do, the first is the cause."""
+    """After ten minutes the agent exits, and the pod reports the failure. The first of two failures is the cause."""
     kube.apply(plain(2))
     runs(kube, 1)
     home = kube.other(install.NAMESPACE)
@@ -44,7 +44,7 @@ def test_failure_during_long_operator_outage_counts_once(kube: Kube) -> None:
 
 @contextmanager
 def all_nodes_taken(kube: Kube) -> Iterator[None]:
-    """Three pods of a higher priority take all GPUs; they are there when this begins."""
+    """Run three pods of a higher priority that take all GPUs."""
     urgent = f"urgent-{secrets.token_hex(4)}"
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": urgent}}
     kube.apply({**priority, "value": 1000})

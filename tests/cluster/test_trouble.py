@@ -1,4 +1,4 @@
-"""Pods that cannot be made, placed or started: the status says why, nothing loops, other jobs go on."""
+"""Pods that cannot be created, scheduled or started: the status names the cause, nothing loops, other jobs finish."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ def running_reason(kube: Kube, reason: str, *words: str, name: str = "job", seco
 
 
 @pytest.fixture(autouse=True)
-def another_job_goes_on(kube: Kube) -> Any:
-    """Whatever happens to a job, its neighbour finishes."""
+def another_job_finishes(kube: Kube) -> Any:
+    """Another job of the namespace finishes."""
     yield
     for quota in kube.find_all("resourcequota"):
         kube.run("delete", "resourcequota", quota["metadata"]["name"])
@@ -49,18 +49,18 @@ def test_unpullable_image_fails_the_job_at_startup_deadline(kube: Kube) -> None:
     assert "localhost/no/such:image" in failed["message"]
     assert (status["attempt"], status["restarts"]["failures"]) == (1, 0)
     created = [event for event in kube.find_all("events") if event["reason"] == "Scheduled"]
-    assert {event["involvedObject"]["uid"] for event in created} == {*before.values()}, "no other pod was ever made"
-    kube.until(lambda: not kube.pods("job"), 30, "those that wait for the image to go")
+    assert {event["involvedObject"]["uid"] for event in created} == {*before.values()}, "no other pod was created"
+    kube.until(lambda: not kube.pods("job"), 30, "the pods that wait for the image to be deleted")
 
 
-def test_a_missing_config_map(kube: Kube) -> None:
+def test_missing_config_map_is_reported(kube: Kube) -> None:
     manifest = job()
     main_container(manifest)["envFrom"] = [{"configMapRef": {"name": "missing"}}]
     kube.apply(manifest)
     running_reason(kube, "ContainerCreateFailed", 'configmap "missing" not found')
 
 
-def test_a_pod_that_fits_nowhere(kube: Kube) -> None:
+def test_unschedulable_pod_is_reported(kube: Kube) -> None:
     manifest = job()
     main_container(manifest)["resources"] = {"limits": {"nvidia.com/gpu": "9"}}
     kube.apply(manifest)
@@ -91,7 +91,7 @@ def test_exceeded_quota_delays_job_until_it_is_lifted(kube: Kube) -> None:
 
 
 @pytest.mark.exclusive
-def test_a_pod_that_its_node_refuses(kube: Kube) -> None:
+def test_pod_rejected_by_its_node_backs_off(kube: Kube) -> None:
     manifest = job(lifecycle={"startupDeadlineSeconds": 600})
     main_container(manifest)["resources"] = {"limits": {"nvidia.com/gpu": "8"}}
     # Past the scheduler: the second pod finds no free device and the kubelet refuses it.
@@ -118,7 +118,7 @@ def test_invalid_template_fails_the_job(kube: Kube) -> None:
     assert "must be less than or equal to cpu limit" in failed["message"]
 
 
-def test_a_pod_that_the_namespace_forbids(kube: Kube) -> None:
+def test_pod_forbidden_by_pod_security_is_reported(kube: Kube) -> None:
     kube.run("label", "namespace", kube.namespace, "pod-security.kubernetes.io/enforce=restricted")
     kube.apply(job())
     running_reason(kube, "PodsForbidden", "violates PodSecurity")

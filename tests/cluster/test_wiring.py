@@ -1,4 +1,4 @@
-"""Workers find each other: what stands in their environment, and real collectives of real torch processes."""
+"""Rendezvous of workers: their environment variables, and collectives of real torch processes."""
 
 import re
 from typing import Any
@@ -77,7 +77,7 @@ raise ValueError("NaN in the batch")
 
 
 def agent(script: str, replicas: int, processes: int = 2, **spec: Any) -> Json:
-    """A job whose workers start two ranks each by the agent, unless it says otherwise."""
+    """Return a job whose workers start ranks by the agent."""
     manifest = job(replicas=replicas, framework="torch", processesPerReplica=processes, **spec)
     main_container(manifest)["command"] = ["trainyard-agent", "--", "python3", "-c", script]
     return manifest

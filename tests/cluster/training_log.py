@@ -1,4 +1,4 @@
-"""What tests read from the log of a training."""
+"""Parse the log of a training."""
 
 import re
 
