@@ -1,4 +1,4 @@
-"""These tests own the one cluster of the machine: they refuse to begin where one is up, and leave none."""
+"""These tests own the one cluster of the machine: they fail where one is up, and leave none."""
 
 from __future__ import annotations
 

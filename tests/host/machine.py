@@ -1,4 +1,4 @@
-"""The command under test, and what can be seen of a cluster from outside of it."""
+"""Run the command under test, and read what a cluster leaves on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slow link of the training benchmark: what it lets through, and that nothing of it is left."""
+"""The slow link of the training benchmark: its rate, and its removal."""
 
 from __future__ import annotations
 

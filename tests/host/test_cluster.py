@@ -1,4 +1,4 @@
-"""One cluster, for real. The tests come in this order, and the last one destroys it."""
+"""One real cluster. The tests run in this order, and the last one destroys it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ except OSError as error:
 
 @contextmanager
 def stranger() -> Iterator[tuple[str, ...]]:
-    """Another machine on the host's network, which sends what is for the cluster's addresses to this host."""
+    """Simulate another machine of the host's network that routes the cluster's addresses to this host."""
     words = ("ip", "netns", "exec", "ty-stranger")
     forward = Path("/proc/sys/net/ipv4/ip_forward")
     before = forward.read_text()
@@ -90,7 +90,7 @@ def view(name: str) -> node_view.NodeView:
     return node_view.nodes(api.Api(PATHS.pki))[name]
 
 
-def test_nodes_and_pods(kubectl: Callable[..., str]) -> None:
+def test_pods_run_on_all_nodes(kubectl: Callable[..., str]) -> None:
     for number in range(1, NODES + 1):
         assert view(f"node{number}").is_up(GPUS, node_view.LONG_AGO)
         container = {
@@ -104,7 +104,7 @@ def test_nodes_and_pods(kubectl: Callable[..., str]) -> None:
     kubectl("wait", "--for=condition=Ready", "pod", "--all", "--timeout=30s")
 
 
-def test_up_again_and_another_shape() -> None:
+def test_second_up_keeps_the_cluster_or_refuses() -> None:
     again = up()
     assert again.returncode == 0
     assert "already running" in again.stdout
@@ -128,14 +128,14 @@ def test_pods_are_reached_from_inside_only(kubectl: Callable[..., str]) -> None:
         assert reach(GATEWAY, API_PORT, *elsewhere) == "out of reach"
 
 
-def test_nothing_listens_for_the_world() -> None:
+def test_no_process_listens_on_public_addresses() -> None:
     own = {f"pid={pid}," for pid in processes.marked(PATHS)}
     listening = [line.split() for line in output("ss", "-Hltunp").splitlines()]
     addresses = {words[4].rsplit(":", 1)[0] for words in listening if any(pid in words[-1] for pid in own)}
     assert addresses == {GATEWAY, "127.0.0.1"}
 
 
-def test_etcd_wants_a_certificate() -> None:
+def test_etcd_requires_a_client_certificate() -> None:
     context = ssl.create_default_context(cafile=str(PATHS.pki / "etcd-ca.crt"))
     # A node's certificate is of another authority.
     context.load_cert_chain(PATHS.pki / "node1.crt", PATHS.pki / "node1.key")
@@ -153,7 +153,7 @@ def _ask(port: int, context: ssl.SSLContext) -> bytes:
         return secured.recv(1)
 
 
-def test_gpus_survive_a_kubelet(kubectl: Callable[..., str]) -> None:
+def test_gpu_assignments_survive_a_kubelet_restart(kubectl: Callable[..., str]) -> None:
     before = kubectl("get", "pod", "pod1", "-o", "jsonpath={.status.containerStatuses[0].containerID}")
     now = view("node1").heartbeat
     killed = localcluster("node", "exec", 1, "--", "sh", "-c", "kill -9 $(cat /run/daemons/kubelet)")
@@ -163,7 +163,7 @@ def test_gpus_survive_a_kubelet(kubectl: Callable[..., str]) -> None:
     assert after == before
 
 
-def test_a_sick_gpu_is_taken_away() -> None:
+def test_unhealthy_gpu_is_not_allocatable() -> None:
     mark = "mkdir -p /run/fakegpu/unhealthy && touch /run/fakegpu/unhealthy/gpu3"
     assert localcluster("node", "exec", 1, "--", "sh", "-c", mark).returncode == 0
     eventually(lambda: view("node1").gpus == GPUS - 1)
@@ -171,7 +171,7 @@ def test_a_sick_gpu_is_taken_away() -> None:
     eventually(lambda: view("node1").gpus == GPUS)
 
 
-def test_power_cut_and_boot() -> None:
+def test_stopped_node_boots_again() -> None:
     assert localcluster("node", "stop", 2).returncode == 0
     assert not list(Path("/sys/fs/cgroup").glob("**/trainyard-node2"))
     assert "is not running" in refusal(localcluster("node", "exec", 2, "true"))
@@ -183,7 +183,7 @@ def test_power_cut_and_boot() -> None:
     assert f"there is no node {NODES + 1}" in refusal(localcluster("node", "stop", NODES + 1))
 
 
-def test_load(tmp_path: Path) -> None:
+def test_loaded_image_runs(tmp_path: Path) -> None:
     archive = tmp_path / "again.tar"
     archive.write_bytes((PATHS.images / "pause.tar").read_bytes())
     assert localcluster("load", archive).returncode == 0
@@ -192,7 +192,7 @@ def test_load(tmp_path: Path) -> None:
     assert "is not an OCI archive" in localcluster("load", archive).stderr
 
 
-def test_teardown_after_a_crash_of_everything_leaves_nothing(pristine: dict[str, Any]) -> None:
+def test_down_after_a_crash_leaves_nothing(pristine: dict[str, Any]) -> None:
     for name in ("etcd", "kube-apiserver", "coredns"):
         pid = processes.alive(PATHS, name)
         assert pid is not None

@@ -1,4 +1,4 @@
-"""`up` itself is killed in the middle."""
+"""`up` is killed before it finishes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.host.machine import COMMAND, PATHS, REPOSITORY, eventually, host_snap
 
 
 @pytest.mark.parametrize("begun", ["etcd", "node1"])
-def test_down_clears_what_was_begun(begun: str, pristine: dict[str, Any]) -> None:
+def test_down_removes_a_half_started_cluster(begun: str, pristine: dict[str, Any]) -> None:
     with subprocess.Popen([*COMMAND, "up"], cwd=REPOSITORY, stdout=subprocess.DEVNULL) as process:
         eventually(lambda: processes.alive(PATHS, begun) is not None)
         process.kill()

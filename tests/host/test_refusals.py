@@ -1,4 +1,4 @@
-"""What cannot be is refused: one clear sentence each, and nothing left behind."""
+"""Commands that cannot succeed fail with one clear sentence, and leave nothing."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_not_root() -> None:
+def test_up_requires_root() -> None:
     prefix = ("unshare", "--user", "--map-user=1000")
     assert "needs root" in refusal(localcluster("up", prefix=prefix))
 
 
-def test_no_cluster() -> None:
+def test_commands_require_a_cluster() -> None:
     assert "no local cluster is running" in refusal(localcluster("kubeconfig"))
     assert "no local cluster is running" in refusal(localcluster("node", "stop", 1))
     assert localcluster("status").returncode == 1
 
 
-def test_bad_number() -> None:
+def test_invalid_number_is_rejected() -> None:
     assert "--nodes is 0" in refusal(localcluster("up", "--nodes", 0))
 
 
-def test_another_command_at_work() -> None:
+def test_concurrent_command_is_rejected() -> None:
     with lock.LOCK.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert "another localcluster command is at work" in refusal(up())
 
 
-def test_busy_port(pristine: dict[str, Any]) -> None:
+def test_busy_port_is_reported(pristine: dict[str, Any]) -> None:
     with socket.create_server(("127.0.0.1", ETCD_PORT)):
         assert f"tcp port {ETCD_PORT} of 127.0.0.1 cannot be used" in refusal(up())
     with socket.create_server(("0.0.0.0", API_PORT)):  # noqa: S104 - the point of the test
@@ -44,7 +44,7 @@ def test_busy_port(pristine: dict[str, Any]) -> None:
     assert host_snapshot() == pristine
 
 
-def test_addresses_taken() -> None:
+def test_used_addresses_are_reported() -> None:
     output("ip", "link", "add", "ty-test", "type", "bridge")
     try:
         output("ip", "address", "add", "10.78.9.1/24", "dev", "ty-test")
@@ -54,13 +54,13 @@ def test_addresses_taken() -> None:
         output("ip", "link", "delete", "ty-test")
 
 
-def test_full_disk(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     script = f"mount -t tmpfs -o size=20m tmpfs {tmp_path} && exec {' '.join(COMMAND)} build"
     done = localcluster(prefix=("unshare", "--mount", "sh", "-c", script), cache=tmp_path)
     assert "needs 6 GB" in refusal(done)
 
 
-def test_overlay_is_missing(tmp_path: Path) -> None:
+def test_missing_overlay_is_reported(tmp_path: Path) -> None:
     # An overlay cannot lie on an overlay: what a cache folder inside a container's own file system would be.
     folders = " ".join(f"{tmp_path}/{name}" for name in ("lower", "upper", "work", "merged"))
     options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"

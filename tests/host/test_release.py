@@ -1,4 +1,4 @@
-"""A whole release to a registry on loopback, from where no other network can be reached; and that changes to it are found."""
+"""A whole release to a registry on loopback, without any other network. Each later change of it is detected."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_key(folder: Path, password: str = PASSWORD) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A release, and its registry, which runs."""
+    """A release, and its running registry."""
 
     plan: Plan
     release: Release
@@ -73,7 +73,7 @@ class Released:
         verify(self.plan, self.release, self.verifier)
 
     def ask(self, verb: str, name: str, content: bytes | None = None, kind: str = OCI) -> bytes:
-        """Of the registry, about a manifest of the operator's."""
+        """Ask the registry for a manifest of the operator."""
         path = self.operator.repository.removeprefix(f"{self.plan.host}/")
         headers = {"Accept": f"{OCI}, {INDEX}", "Content-Type": kind}
         connection = http.client.HTTPConnection(self.plan.host)
@@ -130,7 +130,7 @@ def blob(released: Released, digest: str) -> Path:
 
 
 def another_image(released: Released) -> bytes:
-    """The operator's manifest with a word more: the same layers, another digest."""
+    """Return the operator's manifest with another digest and the same layers."""
     manifest = json.loads(released.get(released.operator.digest))
     manifest["annotations"] = {**manifest.get("annotations", {}), "example.com/changed": "yes"}
     return json.dumps(manifest).encode()
@@ -153,7 +153,7 @@ def test_printed_commands_verify_the_release(released: Released, tmp_path: Path)
     (released.plan.folder / f"trainyard-{released.plan.version}.tgz").stat()
 
 
-def test_the_sbom_lists_what_is_in_the_images(released: Released) -> None:
+def test_sbom_lists_the_packages_of_the_images(released: Released) -> None:
     def packages(name: str) -> set[str]:
         return {package["name"] for package in json.loads(released.plan.sbom(name).read_text())["packages"]}
 
@@ -180,7 +180,7 @@ def test_another_key_verifies_nothing(released: Released, tmp_path: Path) -> Non
     assert not succeeds(other.attestation(released.operator.reference, SPDX))
 
 
-def test_an_image_that_was_changed_after_signing(released: Released) -> None:
+def test_image_changed_after_signing_is_detected(released: Released) -> None:
     before = released.get(released.plan.version)
     tagged = f"{released.operator.repository}:{released.plan.version}"
     assert succeeds(released.verifier.signature(tagged))
@@ -195,7 +195,7 @@ def test_an_image_that_was_changed_after_signing(released: Released) -> None:
 
 
 def test_attestation_of_another_image_does_not_verify(released: Released) -> None:
-    """The SBOM's attestation, whole and well signed, is put beside an image that it does not tell of."""
+    """A valid attestation of an SBOM is attached to another image."""
     digest = released.put("other", another_image(released))
     index = json.loads(released.get(released.operator.digest.replace(":", "-")))
     moved = []
@@ -221,14 +221,14 @@ def test_attestation_of_another_image_does_not_verify(released: Released) -> Non
         assert "does not match any digest in statement" in done.stderr  # they were found, and are of another
 
 
-def test_a_chart_that_was_changed_in_the_registry(released: Released) -> None:
+def test_chart_changed_in_the_registry_is_detected(released: Released) -> None:
     chart = released.plan.packaged.read_bytes()
     file = blob(released, f"sha256:{hashlib.sha256(chart).hexdigest()}")
     with changed(file, chart[:-1] + bytes([chart[-1] ^ 1])), pytest.raises(ReleaseError, match="pulling oci://"):
         released.verify()
 
 
-def test_files_that_were_changed_with_their_sums(released: Released) -> None:
+def test_files_changed_with_checksums_are_detected(released: Released) -> None:
     sbom = released.plan.sbom("operator")
     content = sbom.read_bytes().replace(b"kopf", b"knopf")
     with changed(sbom, content), pytest.raises(ReleaseError, match="does not match its checksum in SHA256SUMS"):
@@ -244,7 +244,7 @@ def test_files_that_were_changed_with_their_sums(released: Released) -> None:
         released.verify()
 
 
-def test_a_key_that_cannot_be_used(key: Path, tmp_path: Path) -> None:
+def test_unusable_key_is_reported(key: Path, tmp_path: Path) -> None:
     no_key = tmp_path / "no.key"
     no_key.write_text("no key")
     for file, password, sentence in (

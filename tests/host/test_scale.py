@@ -1,4 +1,4 @@
-"""The profile without kubelets."""
+"""The scale profile, without kubelets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dev.localcluster import api, node_view
 from tests.host.machine import PATHS, host_snapshot, localcluster, refusal
 
 
-def test_scale_profile(pristine: dict[str, Any]) -> None:
+def test_scale_profile_creates_many_nodes(pristine: dict[str, Any]) -> None:
     done = localcluster("up", "--profile", "scale", "--nodes", 5, "--gpus-per-node", 1000)
     assert done.returncode == 0, done.stderr
     try:
