@@ -183,7 +183,7 @@ def test_stopped_node_boots_again() -> None:
     assert f"there is no node {NODES + 1}" in refusal(localcluster("node", "stop", NODES + 1))
 
 
-def test_loaded_image_runs(tmp_path: Path) -> None:
+def test_load_accepts_only_image_archives(tmp_path: Path) -> None:
     archive = tmp_path / "again.tar"
     archive.write_bytes((PATHS.images / "pause.tar").read_bytes())
     assert localcluster("load", archive).returncode == 0
