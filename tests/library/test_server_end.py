@@ -71,7 +71,7 @@ def agree(folder: Path, stop_steps: list[int]) -> None:
     slots = [Slot(str(file)) for file in files]
     stop_steps.append(1 + max(slot.ask() for slot in slots))
     for slot in slots:
-        slot.settle(stop_steps[0])
+        slot.set_stop_step(stop_steps[0])
         slot.close()
 
 

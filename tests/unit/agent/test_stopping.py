@@ -44,7 +44,7 @@ def test_last_step_can_be_ahead(path: str) -> None:
     must_stop(0)
     agent = Slot(path)
     assert agent.ask() == 0
-    agent.settle(2)
+    agent.set_stop_step(2)
     assert [must_stop(step) for step in (1, 2, 3)] == [False, True, True]
 
 
@@ -64,7 +64,7 @@ def test_rank_waits_for_the_agreed_step(path: str) -> None:
     time.sleep(0.1)
     assert not answers
     assert agent.ask() == 4, "it has not passed the step that it waits at"
-    agent.settle(5)
+    agent.set_stop_step(5)
     rank.join(30)
     assert answers == [True]
 
@@ -89,7 +89,7 @@ def test_rank_without_answer_waits_only_once(path: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 3600.0)
     assert not must_stop(2)
     assert agent.ask() == 2
-    agent.settle(3)
+    agent.set_stop_step(3)
     assert must_stop(3)
 
 
@@ -133,5 +133,5 @@ def test_independent_ranks_stop_after_the_same_step(tmp_path: Path) -> None:
     slots = [Slot(path + STOP_SUFFIX) for path in paths]
     step = max(slot.ask() for slot in slots) + 1
     for slot in slots:
-        slot.settle(step)
+        slot.set_stop_step(step)
     assert {last.get(timeout=60) for _ in ranks} == {step}

@@ -125,7 +125,7 @@ class CoordinatedStop:
                 self._set(progress._replace(asked=True, passed=max(slot.ask() for slot in slots)))
             elif progress.passed is not None and order.stop_at is not None and order.stop_at != progress.at:
                 for slot in slots:
-                    slot.settle(order.stop_at)
+                    slot.set_stop_step(order.stop_at)
                 self._held_since = self._clock()
                 self._set(progress._replace(at=order.stop_at))
         except OSError:

@@ -84,7 +84,7 @@ class Slot:
             self._write(passed, 1, at)
         return passed
 
-    def settle(self, at: int) -> None:
+    def set_stop_step(self, at: int) -> None:
         """Let the rank exit after this step. Raises OSError if the rank waited too long and has passed the step."""
         with self._locked(LOCK_SECONDS):
             passed, asked, _ = self._read()

@@ -60,11 +60,11 @@ def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Go
     productive = min(passed, usual * (furthest - before.furthest_step))
     repeated = min(passed - productive, usual * max(0, min(seen.step, reached) - done))
     lost = _lost(before, passed - productive - repeated, trained=not new, repeated=repeated)
-    settled = before.evolve(furthest_step=furthest, attempt=status.attempt, step=seen.step, accounted_seconds=at)
-    return _summed(settled, before.productive_seconds + productive, lost)
+    counted = before.evolve(furthest_step=furthest, attempt=status.attempt, step=seen.step, accounted_seconds=at)
+    return _summed(counted, before.productive_seconds + productive, lost)
 
 
-def settled(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
+def at_end(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
     """Return the goodput of a job that finishes or is suspended, after so much active time."""
     before = status.goodput
     if before is None:
@@ -84,7 +84,7 @@ def at_restart(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
     """
     before = status.goodput
     trained = before is not None and before.attempt == status.attempt
-    return before if trained else settled(status, active)
+    return before if trained else at_end(status, active)
 
 
 def _opened(snapshot: Snapshot, step: int, active: float) -> Goodput:

@@ -65,7 +65,7 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         "phase": Phase.SUSPENDED,
         "active_since": None,
         "active_seconds": int(active.total_seconds()),
-        "goodput": goodput.settled(status, active),
+        "goodput": goodput.at_end(status, active),
         # The template may be changed before the job resumes: earlier failures do not predict those of the next attempt.
         "backoff": Backoff(),
         "restart_budget": reset_streaks(status),
@@ -198,7 +198,7 @@ def _finish(job: JobView, now: datetime) -> StatusChanges:
         "observed_generation": job.generation,
         "completion_time": now,
         "active_seconds": int(active.total_seconds()),
-        "goodput": goodput.settled(job.status, active),
+        "goodput": goodput.at_end(job.status, active),
         "active_since": None,
         "workers": [],
         "stragglers": [],

@@ -10,7 +10,7 @@ from tests.support.jobs import NOW, job, stored
 from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.progress import Goodput, LostSeconds
 from trainyard.api.status import LastFailure, TrainingJobStatus
-from trainyard.domain.progress.goodput import at_restart, reported, settled
+from trainyard.domain.progress.goodput import at_end, at_restart, reported
 from trainyard.domain.progress.group_progress import progress
 from trainyard.domain.state.snapshot import RankProgress, Snapshot, WorkerReport
 
@@ -53,7 +53,7 @@ TRAINS = after_report(NEW, 10, first=1, active=30)
 
 def test_no_goodput_without_reported_steps() -> None:
     assert after_report(NEW, None, active=30).goodput is None
-    assert settled(NEW, timedelta(seconds=30)) is None
+    assert at_end(NEW, timedelta(seconds=30)) is None
     assert at_restart(NEW, timedelta(seconds=30)) is None
 
 
@@ -131,7 +131,7 @@ def test_new_attempt_uses_previous_step_duration() -> None:
 
 
 def test_suspension_is_excluded_and_followed_by_recovery() -> None:
-    status = TRAINS.evolve(goodput=settled(TRAINS, timedelta(seconds=33)))
+    status = TRAINS.evolve(goodput=at_end(TRAINS, timedelta(seconds=33)))
     assert parts(status) == (10, 20, 0, 0, 3)
     assert parts(after_report(ended(status, active=33), 15, first=11, active=43)) == (15, 20, 5, 0, 3)
 
@@ -170,7 +170,7 @@ def test_clock_set_back_slightly_waits(active: float) -> None:
 
 
 def test_step_in_last_second_counts_once() -> None:
-    assert settled(TRAINS, timedelta(seconds=29.5)) == TRAINS.goodput
+    assert at_end(TRAINS, timedelta(seconds=29.5)) == TRAINS.goodput
 
 
 def test_clock_set_back_far_restarts_accounting() -> None:
@@ -197,13 +197,13 @@ def test_any_edited_status_can_be_stored() -> None:
     assert after.goodput is not None
     assert (after.goodput.accounted_seconds, after.goodput.ratio) == (40, 0.2)
     assert ended(after, active=50).goodput == after.goodput
-    over = status.evolve(goodput=settled(status, timedelta(seconds=50)))
+    over = status.evolve(goodput=at_end(status, timedelta(seconds=50)))
     assert stored(over) == over
 
 
 EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["reported", "ended", "failed", "settled"]),
+        st.sampled_from(["reported", "ended", "failed", "at_end"]),
         st.integers(0, 200),
         st.floats(0, 100),
         st.none() | st.integers(0, 200),
@@ -223,8 +223,8 @@ def test_parts_add_up_and_never_decrease(
         if what == "reported":
             status = after_report(status, step, active=active, first=first, took=took)
             assert after_report(status, step, active=active, first=first, took=took) == status
-        elif what == "settled":
-            status = stored(status.evolve(goodput=settled(status, timedelta(seconds=active))))
+        elif what == "at_end":
+            status = stored(status.evolve(goodput=at_end(status, timedelta(seconds=active))))
         else:
             status = ended(status, active=active, failed_at=step if what == "failed" else None)
         if status.goodput is None:
