@@ -143,7 +143,7 @@ async def serve(service: Service) -> None:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with service.coordinator.serve("127.0.0.1", 0) as port:
-        loop = ReconcileLoop(service.queue, service.reconcile)
+        loop = ReconcileLoop(service.queue, service.reconcile, workers=8)
         tasks = [asyncio.create_task(part) for part in (service.watch(), loop.run())]
         _say({"port": port})
         while line := (await reader.readline()).decode():

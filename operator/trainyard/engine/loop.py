@@ -27,7 +27,7 @@ class ReconcileLoop(Generic[K]):
         queue: WorkQueue[K],
         reconcile: Callable[[K], Awaitable[float | None]],
         *,
-        workers: int = 8,
+        workers: int,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

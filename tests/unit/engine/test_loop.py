@@ -38,7 +38,7 @@ async def test_none_waits_for_the_next_change(queue: WorkQueue[str], timers: Fak
     async def reconcile(key: str) -> None:
         seen.append(key)
 
-    loop = ReconcileLoop(queue, reconcile)
+    loop = ReconcileLoop(queue, reconcile, workers=8)
     queue.add("a")
     assert await loop.process_next() == "a"
     timers.advance(10_000)
@@ -50,7 +50,7 @@ async def test_number_requeues_after_seconds(queue: WorkQueue[str], timers: Fake
     async def reconcile(key: str) -> float:
         return 30
 
-    loop = ReconcileLoop(queue, reconcile)
+    loop = ReconcileLoop(queue, reconcile, workers=8)
     queue.add("a")
     await loop.process_next()
     timers.advance(29)
@@ -66,7 +66,7 @@ async def test_failure_retries_with_growing_backoff(queue: WorkQueue[str], timer
         if not well:
             raise ApiError(503, "ServiceUnavailable", "not now")
 
-    loop = ReconcileLoop(queue, reconcile)
+    loop = ReconcileLoop(queue, reconcile, workers=8)
     queue.add("a")
     for failures in (1, 2, 3):
         await loop.process_next()
@@ -107,7 +107,7 @@ async def test_api_error_is_logged_without_traceback(queue: WorkQueue[str], capl
     async def reconcile(key: str) -> None:
         raise ApiError(409, "Conflict", "somebody wrote in between")
 
-    loop = ReconcileLoop(queue, reconcile)
+    loop = ReconcileLoop(queue, reconcile, workers=8)
     queue.add("a")
     await loop.process_next()
     assert [record.exc_info for record in caplog.records] == [None]
@@ -156,7 +156,9 @@ async def test_each_reconcile_is_observed(queue: WorkQueue[str]) -> None:
             raise ValueError(key)
         return 5 if key == "after" else None
 
-    loop = ReconcileLoop(queue, reconcile, observer=Observer(reconciled=lambda result, _: observed.append(result)))
+    loop = ReconcileLoop(
+        queue, reconcile, workers=8, observer=Observer(reconciled=lambda result, _: observed.append(result))
+    )
     for key in ("fine", "after", "error"):
         queue.add(key)
         await loop.process_next()

@@ -19,7 +19,7 @@ async def test_metric_families_of_a_controller(timers: FakeTimers) -> None:
         if key == "bad":
             raise ValueError(key)
 
-    loop = ReconcileLoop(queue, reconcile, observer=metrics.observer)
+    loop = ReconcileLoop(queue, reconcile, workers=8, observer=metrics.observer)
     metrics.watch(queue, loop)
     metrics.on_request("POST", 201, 0.1)
     metrics.on_request("GET", 0, 0.1)

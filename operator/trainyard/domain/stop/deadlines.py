@@ -21,7 +21,7 @@ def missed(job: JobView, now: datetime) -> Fail | None:
 def overdue(job: JobView, now: datetime) -> bool:
     """Return whether the job has been active for longer than it may."""
     limit = job.spec.lifecycle.active_deadline_seconds
-    return bool(limit) and stored_times.active_time(job.status, now) >= timedelta(seconds=limit or 0)
+    return limit is not None and stored_times.active_time(job.status, now) >= timedelta(seconds=limit)
 
 
 def missed_startup(snapshot: Snapshot, now: datetime) -> Fail | None:

@@ -234,3 +234,7 @@ def test_parts_add_up_and_never_decrease(
         assert status.goodput.accounted_seconds <= active + 0.001
         if before.goodput:
             assert all(now >= then for now, then in zip(parts(status), parts(before), strict=True))
+
+
+def test_seconds_are_stored_in_milliseconds() -> None:
+    assert parts(after_report(NEW, 10, first=1, active=30.12345)) == (10, 20.123, 0, 0, 0)

@@ -45,6 +45,7 @@ def test_the_group_is_as_far_as_its_last() -> None:
         # Where one rank does not report it, only step times can be compared.
         ((0.11, None, 0.2), (0.3, 0.3)),
         ((0.127,), (None, None)),
+        ((0.11, 0.2), (0.11, 0.2)),
     ],
 )
 def test_how_far_ranks_are_apart(own: tuple[float | None, ...], spread: tuple[float | None, float | None]) -> None:
@@ -140,3 +141,9 @@ def test_losses_are_whole_after_a_round_trip(loss: float) -> None:
     seen = reported(job(3).running(), *[RankProgress(0, 1, "train", loss=loss)] * 3)
     assert seen is not None
     assert seen.loss == pytest.approx(loss, rel=1e-5)
+
+
+def test_percentage_is_rounded_down() -> None:
+    seen = reported(job(1).running(), RankProgress(0, 199, "train", total_steps=200))
+    assert seen is not None
+    assert seen.percent == 99

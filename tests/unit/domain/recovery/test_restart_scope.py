@@ -370,3 +370,9 @@ def test_recovered_worker_is_cleaned_like_all_others() -> None:
     meets = after(RUNS.reported_failed(1)).with_agents(AgentState.WAITING)
     over = replace(meets, status=act(meets).status).finished(C.FAILED)
     assert len(act(over).actions) == 3
+
+
+def test_rendezvous_waits_for_a_pod_that_is_missing() -> None:
+    meets = after(RUNS.disrupted(1)).with_agents(AgentState.WAITING, 0, 2)
+    meets = replace(meets, pods=tuple(pod for pod in meets.pods if pod.index != 1))
+    assert act(meets).status.awaiting_rendezvous

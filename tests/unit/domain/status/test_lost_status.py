@@ -67,3 +67,8 @@ def test_replacement_of_the_adopted_attempt_stays() -> None:
         4,
         Group(created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=4)]),
     )
+
+
+@pytest.mark.parametrize(("attempt", "adopted"), [(999_999_999, 999_999_999), (1_000_000_000, 1)])
+def test_implausible_attempts_are_not_adopted(attempt: int, adopted: int) -> None:
+    assert act(at(RUNS, attempt, attempt, attempt)).status.attempt == adopted

@@ -10,7 +10,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.status.pod_rejections import NAMESAKE_GONE_AFTER, RETRY_AFTER, Refusal, refused
+from trainyard.domain.status.pod_rejections import Refusal, refused
 
 QUOTA = Refusal(Reason.QUOTA_EXCEEDED, "exceeded quota: gpus")
 
@@ -22,9 +22,9 @@ def after(scene: Scene, refusal: Refusal) -> Plan:
 @pytest.mark.parametrize(
     ("reason", "wait"),
     [
-        (Reason.QUOTA_EXCEEDED, RETRY_AFTER),
-        (Reason.PODS_FORBIDDEN, RETRY_AFTER),
-        (Reason.NAME_CONFLICT, NAMESAKE_GONE_AFTER),
+        (Reason.QUOTA_EXCEEDED, 15.0),
+        (Reason.PODS_FORBIDDEN, 15.0),
+        (Reason.NAME_CONFLICT, 3.0),
     ],
 )
 def test_reason_is_in_the_status_and_retried(reason: Reason, wait: float) -> None:
@@ -74,7 +74,7 @@ def test_refused_deletion_is_reported_and_changes_nothing_else(scene: Scene, rea
     decided = after(scene, Refusal(reason, "no"))
     others = summarize(before.conditions) | {C.STALLED: because(reason)}
     assert summarize(decided.status.conditions) == others
-    assert (decided.status.phase, decided.requeue_after) == (before.phase, RETRY_AFTER)
+    assert (decided.status.phase, decided.requeue_after) == (before.phase, 15.0)
     assert [(e.type, e.reason, e.note) for e in decided.events] == [("Warning", reason, "no")]
 
 

@@ -115,3 +115,7 @@ def test_list_of_workers_is_bounded() -> None:
     for index in range(40):
         scene = scene.waiting(index, "Unschedulable", scheduled=False)
     assert [w.name for w in seen(scene).workers] == [f"train-worker-{i}-1" for i in range(16)]
+
+
+def test_succeeded_worker_is_not_listed_as_unhealthy() -> None:
+    assert seen(ALL.succeeded(0)).workers == []
