@@ -10,7 +10,7 @@ from tests.support.fake_api import FakeApi
 from tests.support.timers import FakeTimers
 from tests.support.waiting import until
 from trainyard.engine.leader import MAX_LEASE_SECONDS, LeaderElector, LeaseTiming, NotLeadingError
-from trainyard.kube.lease import LEASES, LeaseClient
+from trainyard.kube.lease import LEASES, Lease, LeaseClient
 
 PUT = {"method": "PUT"}
 
@@ -363,3 +363,13 @@ async def test_failed_renewal_is_logged_once(
         assert first.may_write
     warnings = [record.message.partition(" error=")[0] for record in caplog.records]
     assert warnings == [f"cannot renew lease, retrying lease={HOME}/{NAME}"] * 2
+
+
+async def test_released_lease_has_no_leader(api: FakeApi, timers: FakeTimers) -> None:
+    async with election(api, timers) as vote:
+        first = vote.join("first")
+        await vote.until_writes(first, 1)
+        second = vote.join("second")
+        await vote.wait(1)
+        second.elector.lease = Lease({"spec": {"holderIdentity": ""}})
+        assert second.elector.describe() == "no leader yet"

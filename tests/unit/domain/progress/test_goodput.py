@@ -238,3 +238,10 @@ def test_parts_add_up_and_never_decrease(
 
 def test_seconds_are_stored_in_milliseconds() -> None:
     assert parts(after_report(NEW, 10, first=1, active=30.12345)) == (10, 20.123, 0, 0, 0)
+
+
+def test_first_step_may_be_zero() -> None:
+    status = after_report(NEW, 10, first=0, active=30)
+    assert parts(status) == (10, 20, 0, 0, 0)
+    assert status.goodput is not None
+    assert status.goodput.furthest_step == 10

@@ -77,3 +77,9 @@ def test_oom_counts_for_thirty_seconds() -> None:
     data = read(f'{VALID},"oomKills":0,"oomAgeSeconds":0}}').data
     assert data is not None
     assert not data.out_of_memory
+
+
+@pytest.mark.parametrize(("length", "is_data"), [(1024, True), (1025, False)])
+def test_line_has_at_most_1024_bytes(length: int, *, is_data: bool) -> None:
+    line = '{"trainyard":1,"kind":"failed"'.ljust(length - 1) + "}"
+    assert (read(line).data is not None) is is_data

@@ -8,6 +8,7 @@ from tests.support.jobs import NOW, Scene, because, condition, job, summarize, w
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
 from trainyard.domain.plan import plan
+from trainyard.domain.state.snapshot import PodIssue
 
 ALL = job(3).running()
 
@@ -119,3 +120,7 @@ def test_list_of_workers_is_bounded() -> None:
 
 def test_succeeded_worker_is_not_listed_as_unhealthy() -> None:
     assert seen(ALL.succeeded(0)).workers == []
+
+
+def test_running_worker_with_an_issue_is_not_listed() -> None:
+    assert seen(ALL.pod(0, issue=PodIssue("Unhealthy", "a probe failed"))).workers == []
