@@ -117,12 +117,14 @@ def processes(pod: Json, word: str) -> list[int]:
 
 
 # Runs until a test writes an exit code into /tmp/end; exits at once on SIGTERM. The next attempt may start in the same container.
-OBEDIENT = (
+EXITS_ON_REQUEST = (
     "trap 'exit 143' TERM; while [ ! -s /tmp/end ]; do sleep 0.2; done; code=$(cat /tmp/end); rm /tmp/end; exit $code"
 )
 
 
-def job(name: str = "job", *, replicas: int = 2, script: str = OBEDIENT, framework: str = "none", **spec: Any) -> Json:
+def job(
+    name: str = "job", *, replicas: int = 2, script: str = EXITS_ON_REQUEST, framework: str = "none", **spec: Any
+) -> Json:
     """Return a TrainingJob whose workers run a shell script."""
     container = {
         "name": "main",
