@@ -39,6 +39,11 @@ def cluster(worker_id: str, tmp_path_factory: pytest.TempPathFactory) -> Cluster
     return made
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the groups: each runs in one process, and takes longer than the other tests."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Take the cluster down, in the process that started all others."""
     paths, is_child = from_environment(), hasattr(session.config, "workerinput")
