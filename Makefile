@@ -11,9 +11,6 @@ CURRENT := --requirements trainer-image/requirements-cuda.txt
 OTHER_TORCH = $(if $(TORCH),$(if $(filter current,$(TORCH)),$(CURRENT),$(error TORCH is '$(TORCH)': say current, or leave it out)))
 INSIDE := python -m dev.localcluster.inside
 LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider $(SLOWEST) tests/library
-# Cluster tests mostly wait: three at a time, but for those that change what the others use. The cluster stays up in between.
-CLUSTER_TESTS = TRAINYARD_KEEP_CLUSTER=1 $(PYTEST) -n 3 --dist loadgroup --maxschedchunk 1 -m 'not exclusive' tests/cluster && \
-	$(PYTEST) -m exclusive tests/cluster
 # tests/unit/<package> of each package of the operator: Python alone, no programs, no simulation.
 OPERATOR_TESTS := $(wildcard $(patsubst operator/trainyard/%,tests/unit/%,$(wildcard operator/trainyard/*)))
 # $(call timed,NAME,COMMAND): run a tier and print its duration.
@@ -45,6 +42,7 @@ all-tests:
 	@$(RUN) python -m tests.support.prefetch
 	@$(RUN) python -m dev.localcluster build
 	@$(RUN) python -m dev.localcluster.images build
+	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)
 	@rm -rf build/audit
 	@TRAINYARD_AUDIT=build/audit $(MAKE) --no-print-directory --jobs=2 --output-sync=line tests-that-compute tests-that-wait
 	@$(RUN) python -m tests.support.permission_audit build/audit
@@ -53,11 +51,9 @@ all-tests:
 tests-that-compute:
 	@nice -n 10 $(PYTEST) -n 2 tests/unit tests/simulation
 	@nice -n 10 $(PYTEST) -n 2 tests/api tests/chaos
-	@nice -n 10 $(RUN) $(INSIDE) $(LIBRARY_TESTS)
 
 tests-that-wait:
-	@$(PYTEST) tests/host
-	@$(CLUSTER_TESTS)
+	@$(PYTEST) tests/host tests/cluster
 
 test-long: setup ## The library by torch's current release, a release to a registry on this machine, all recipes, elastic groups, autoscalers, NetworkPolicies and faults that last on the cluster, all faults on a real API server, and a million random schedules of faults (seven hours on 2 idle cores)
 	@$(call timed,make test-long,$(MAKE) --no-print-directory all-long-tests)
@@ -90,7 +86,7 @@ host-test: setup ## The tests of the local cluster itself (root)
 	@$(PYTEST) tests/host
 
 cluster-test: setup ## The tests of the operator on a real cluster (root)
-	@$(CLUSTER_TESTS)
+	@$(PYTEST) tests/cluster
 
 test-chaos: setup ## All faults on a real API server, four at a time; PLAN='fail/lose-answer/7' plays one
 	@PLAN='$(or $(PLAN),*)' $(PYTEST) $(if $(PLAN),tests/chaos/test_faults.py -v -n 0,tests/chaos -n 4)

@@ -1,7 +1,7 @@
 """One real cluster for all tests of this folder, with the operator installed as the README says.
 
-Several pytest processes may share it (`-n 3`): the first one starts the cluster and installs the operator, and the process
-that started them takes the cluster down. A test that is marked `exclusive` must run alone.
+Several pytest processes may share it (`-n 2 --dist loadgroup -m 'not exclusive'`): the first one starts the cluster and
+installs the operator, and the process that started them takes the cluster down.
 """
 
 import os
@@ -24,7 +24,7 @@ INSTALL_SECONDS = 1800
 
 
 @pytest.fixture(scope="session")
-def cluster(worker_id: str, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+def cluster(worker_id: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes with eight simulated GPUs each, and the operator."""
     own = tmp_path_factory.getbasetemp()
     shared = own if worker_id == "master" else own.parent
@@ -36,19 +36,21 @@ def cluster(worker_id: str, tmp_path_factory: pytest.TempPathFactory) -> Cluster
         if not installed.exists():
             install.install(made)
             installed.touch()
-    return made
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the groups: each runs in one process, and takes longer than the other tests."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    yield made
+    if worker_id == "master":
+        take_down()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Take the cluster down, in the process that started all others."""
-    paths, is_child = from_environment(), hasattr(session.config, "workerinput")
-    keep = os.environ.get("TRAINYARD_KEEP_CLUSTER") or session.config.option.collectonly
-    if not (is_child or keep) and network.owner() == str(paths.state):
+    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
+        take_down()
+
+
+def take_down() -> None:
+    """Record which permissions were used, and stop the cluster, unless it is to be kept."""
+    paths = from_environment()
+    if not os.environ.get("TRAINYARD_KEEP_CLUSTER") and network.owner() == str(paths.state):
         permission_audit.record(paths.audit)
         show([*target.python("dev.localcluster"), "down"])
 

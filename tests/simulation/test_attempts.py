@@ -10,7 +10,7 @@ from tests.simulation.attempts.attempt_simulation import InvariantError
 from tests.simulation.attempts.schedule import play
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
-from trainyard.domain.actions import Plan
+from trainyard.domain.actions import Outcome
 from trainyard.domain.progress import goodput
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling import capacity, scale_up
@@ -47,13 +47,13 @@ def always(_holds: object) -> Callable[..., object]:
     return lambda *_, **__: _holds
 
 
-def one_less(decided: Plan | None) -> Plan | None:
-    """The plan with the step before the one that it names."""
-    stop = decided and decided.status.internal.coordinated_stop
+def one_less(decided: Outcome | None) -> Outcome | None:
+    """Return the outcome with the step before the one that it names."""
+    stop = decided and decided.changes.get("coordinated_stop")
     if not decided or not stop or not stop.step:
         return decided
     earlier = stop.evolve(step=stop.step - 1)
-    return replace(decided, status=decided.status.evolve(coordinated_stop=earlier))
+    return replace(decided, changes={**decided.changes, "coordinated_stop": earlier})
 
 
 BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
