@@ -1,8 +1,4 @@
-"""One real cluster for all tests of this folder, with the operator installed as the README says.
-
-Several pytest processes may share it (`-n 2 --dist loadgroup -m 'not exclusive'`): the first one starts the cluster and
-installs the operator, and the process that started them takes the cluster down.
-"""
+"""One real cluster for all tests of this folder, with the operator installed as the README says."""
 
 import os
 import secrets
@@ -12,46 +8,20 @@ import pytest
 
 from dev.demo import install, target
 from dev.demo.commands import Cluster, DemoError, capture, show
-from dev.localcluster import network
-from dev.localcluster.lock import exclusive
 from dev.localcluster.paths import from_environment
 from tests.cluster import invariants
 from tests.cluster.kube import Kube
 from tests.support import permission_audit
 
-INSTALL_SECONDS = 1800
-"""Seconds that a test process waits for the one that builds, starts the cluster and installs the operator."""
-
 
 @pytest.fixture(scope="session")
-def cluster(worker_id: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Three nodes with eight simulated GPUs each, and the operator."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own if worker_id == "master" else own.parent
-    installed = shared / "installed"
-    with exclusive(
-        shared / "install.lock", patience=INSTALL_SECONDS, busy="no test process has installed the operator"
-    ):
-        made = target.local()
-        if not installed.exists():
-            install.install(made)
-            installed.touch()
+    made = target.local()
+    install.install(made)
     yield made
-    if worker_id == "master":
-        take_down()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Take the cluster down, in the process that started all others."""
-    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
-        take_down()
-
-
-def take_down() -> None:
-    """Record which permissions were used, and stop the cluster, unless it is to be kept."""
-    paths = from_environment()
-    if not os.environ.get("TRAINYARD_KEEP_CLUSTER") and network.owner() == str(paths.state):
-        permission_audit.record(paths.audit)
+    permission_audit.record(from_environment().audit)
+    if not os.environ.get("TRAINYARD_KEEP_CLUSTER"):
         show([*target.python("dev.localcluster"), "down"])
 
 

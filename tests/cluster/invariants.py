@@ -1,6 +1,5 @@
 """Check at the end of every test: its jobs leave no objects, and no operator reconciles in a loop."""
 
-import os
 import re
 import time
 import urllib.request
@@ -40,17 +39,15 @@ class Reconciles:
     def __init__(self, cluster: Cluster) -> None:
         self._home = Kube(cluster, install.NAMESPACE)
         self._began, self._before = time.monotonic(), self._read()
-        # The operators count the jobs of all tests that run beside this one.
-        self._tests = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
     def too_many(self) -> str:
-        """Return a sentence if there were more than the tests can explain, or an empty text."""
+        """Return a sentence if there were more than a test can explain, or an empty text."""
         seconds, now = time.monotonic() - self._began, self._read()
         # The counter of a restarted process starts at 0.
         made = sum(
             count - before if (before := self._before.get(uid, 0)) <= count else count for uid, count in now.items()
         )
-        allowed = self._tests * (RECONCILES + RECONCILES_PER_SECOND * seconds)
+        allowed = RECONCILES + RECONCILES_PER_SECOND * seconds
         if made <= allowed:
             return ""
         return f"{made:.0f} reconciles in {seconds:.0f} s: more than {allowed:.0f} are a loop"

@@ -40,7 +40,6 @@ def test_agent_is_injected_into_any_image(kube: Kube) -> None:
     assert [each["name"] for each in pod["spec"]["initContainers"]] == ["trainyard-agent"]
 
 
-@pytest.mark.exclusive
 def test_chart_can_mount_the_agent_as_image_volume(kube: Kube) -> None:
     install.install(kube.cluster, "--set", "agent.imageVolume=true")
     try:

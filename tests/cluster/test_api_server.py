@@ -9,17 +9,12 @@ from itertools import pairwise
 from operator import gt
 from pathlib import Path
 
-import pytest
-
 from dev.demo.commands import DemoError
 from dev.localcluster import processes as daemons
 from dev.localcluster.paths import from_environment
 from tests.cluster.failing_training import fail, runs, training
 from tests.cluster.kube import Kube, processes
 from tests.cluster.operators import Operators
-
-# The API server is frozen.
-pytestmark = pytest.mark.exclusive
 
 AWAY_SECONDS, LOOK_SECONDS = 60, 10
 LATER_SECONDS = 25

@@ -41,8 +41,7 @@ with Monitor() as watch:
         watch.step(step, samples=max(1, round(20 / size)))
 """
 
-# The operator and the monitoring take most of the processors.
-pytestmark = [LONG, pytest.mark.exclusive]
+pytestmark = LONG
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """Every panel of every dashboard has data of a real Prometheus while a job trains and faults happen."""
 
-import pytest
-
 from dev.codegen.dashboards.__main__ import BOARDS
 from dev.codegen.dashboards.prometheus import Asked
 from dev.demo.commands import show
@@ -9,9 +7,6 @@ from dev.demo.target import python
 from dev.localcluster.addresses import PROMETHEUS_URL
 from tests.cluster.failing_training import fail
 from tests.cluster.kube import Json, Kube, job, main_container
-
-# Prometheus takes much of the processors.
-pytestmark = pytest.mark.exclusive
 
 TRAIN = """
 import os, pathlib, time

@@ -3,12 +3,7 @@
 import re
 import sys
 
-import pytest
-
 from dev.demo.commands import Cluster, capture
-
-# The demo installs the operator.
-pytestmark = pytest.mark.exclusive
 
 
 def test_the_demo(cluster: Cluster) -> None:

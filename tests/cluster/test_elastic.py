@@ -6,7 +6,6 @@ import signal
 import time
 from contextlib import ExitStack
 
-import pytest
 import yaml
 
 from dev.demo.commands import show
@@ -37,7 +36,6 @@ def test_scaling_by_hand_restarts_processes_in_place(kube: Kube) -> None:
     assert counts(trains(kube, 4, 4)) == (0, 0, 4)
 
 
-@pytest.mark.exclusive
 def test_group_shrinks_for_cordoned_node_and_grows_back(kube: Kube) -> None:
     kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
     # Pods of an earlier test may still hold GPUs: then the group starts smaller.
@@ -58,7 +56,6 @@ def test_group_shrinks_for_cordoned_node_and_grows_back(kube: Kube) -> None:
     assert kube.condition("job", "Resizing")["status"] == "False"
 
 
-@pytest.mark.exclusive
 @LONG
 def test_group_shrinks_for_lost_node_and_grows_back(kube: Kube) -> None:
     kube.apply(a_node_each(training(3, {"maxReplicas": 3})))
@@ -105,7 +102,6 @@ def test_nodes_added_one_by_one_cause_one_resize(kube: Kube) -> None:
     assert counts(trains(kube, 4, status["attempt"])) == (0, 0, 2)
 
 
-@pytest.mark.exclusive
 def test_failure_during_scale_up_and_resize_during_recovery(kube: Kube) -> None:
     kube.apply(training(2, {"maxReplicas": 6}))
     trains(kube, 2)

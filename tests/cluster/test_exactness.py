@@ -72,7 +72,6 @@ def begun(kube: Kube, name: str, folder: Path) -> None:
     kube.until(lambda: max(losses(kube.run("logs", f"{name}-worker-0-1")), default=0) >= HIT_AFTER, 120, "some steps")
 
 
-@pytest.mark.xdist_group("exactness")
 def test_recovery_reproduces_losses_and_weights_exactly(kube: Kube, calm: str, tmp_path: Path) -> None:
     begun(kube, "hit", tmp_path)
     kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL)
@@ -95,7 +94,6 @@ DRAIN = "drain {} --delete-emptydir-data --pod-selector=trainyard.dev/job-name=m
 SPOT = f"taint node {{}} {NOTICE}=now:NoExecute", f"taint node {{}} {NOTICE}-"
 
 
-@pytest.mark.exclusive
 @pytest.mark.parametrize(("leave", "back"), [DRAIN, SPOT], ids=["drain", "spot notice"])
 def test_leaving_a_node_gracefully_loses_no_step(kube: Kube, calm: str, tmp_path: Path, leave: str, back: str) -> None:
     begun(kube, "moved", tmp_path)
@@ -124,7 +122,6 @@ def suspend(kube: Kube, name: str, *, on: bool) -> None:
     kube.run("patch", "tj", name, "--type=merge", "-p", json.dumps(change))
 
 
-@pytest.mark.xdist_group("exactness")
 def test_suspended_training_resumes_at_the_next_step(kube: Kube, calm: str, tmp_path: Path) -> None:
     begun(kube, "paused", tmp_path)
     suspend(kube, "paused", on=True)

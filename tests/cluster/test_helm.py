@@ -12,9 +12,6 @@ from dev.demo.commands import Cluster
 from dev.localcluster.tools import ensure
 from tests.cluster.kube import Kube, job
 
-# The operator is removed and installed again.
-pytestmark = pytest.mark.exclusive
-
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 
 

@@ -48,7 +48,6 @@ def test_the_operator_is_restricted(operator: Kube) -> None:
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
-@pytest.mark.exclusive
 def test_an_upgrade_keeps_the_certificate_that_workers_know(operator: Kube) -> None:
     before = operator.get("secret", "trainyard-coordinator-tls")["data"]
     install.install(operator.cluster)
@@ -105,7 +104,6 @@ def test_helm_test_trains_and_removes_a_job(operator: Kube) -> None:
     operator.run("delete", "pod", "trainyard-helm-test")
 
 
-@pytest.mark.exclusive
 def test_uninstall_with_live_jobs(kube: Kube) -> None:
     """Uninstall the operator for a moment."""
     kube.apply(job(replicas=3))

@@ -10,9 +10,6 @@ from tests.cluster.kube import Kube, job
 from tests.cluster.operators import Operators
 from trainyard.engine.leader import LeaseTiming
 
-# The operator is killed, deleted and frozen.
-pytestmark = pytest.mark.exclusive
-
 
 @pytest.fixture
 def operators(kube: Kube) -> Operators:

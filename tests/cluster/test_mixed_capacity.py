@@ -3,13 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from tests.cluster.elastic_group import LONG, closed, counts, newest, training, trains
 from tests.cluster.kube import Json, Kube, main_container
-
-# Nodes are labelled and tainted.
-pytestmark = pytest.mark.exclusive
 
 WORKERS_PER_NODE = 2
 """Of a node with eight GPUs: a worker takes four."""

@@ -18,8 +18,7 @@ from tests.cluster.elastic_group import LONG, a_node_each, trains
 from tests.cluster.failing_training import TRAIN, fail
 from tests.cluster.kube import IMAGE, Json, Kube, job, main_container
 
-# The operator is installed with network policies.
-pytestmark = [LONG, pytest.mark.exclusive]
+pytestmark = LONG
 
 NODES = ("node1", "node2", "node3")
 PROMETHEUS = {"app": "prometheus"}

@@ -5,12 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.cluster.kube import Kube, job, main_container
-
-# The operator is killed.
-pytestmark = pytest.mark.exclusive
 
 
 def kill_operator() -> None:

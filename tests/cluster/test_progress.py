@@ -82,7 +82,6 @@ def step(kube: Kube) -> int:
     return reported
 
 
-@pytest.mark.exclusive
 def test_progress_reaches_kubectl_get_after_leader_change(kube: Kube) -> None:
     kube.apply(training())
     kube.until(lambda: step(kube) > 0, 60, "a step")
@@ -164,7 +163,6 @@ def test_straggling_rank_is_named(kube: Kube) -> None:
     assert kube.condition("job", "Straggling")["status"] == "False"
 
 
-@pytest.mark.exclusive
 @pytest.mark.parametrize(("does", "place"), [("load", " in load"), ("stop", "stopped by a signal")])
 def test_hang_in_a_collective_names_the_blocking_rank(kube: Kube, does: str, place: str) -> None:
     # A worker that still runs when the job has failed would be deleted, and its log with it.

@@ -109,7 +109,6 @@ def recipes(cluster: Cluster) -> Iterator[Kube]:
     shutil.rmtree(Path(volume["spec"]["hostPath"]["path"]))
 
 
-@pytest.mark.xdist_group("recipes")
 @pytest.mark.parametrize("recipe", chosen(), ids=lambda recipe: recipe.name)
 def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
     job, log_of_worker_0 = manifest(recipe), ("logs", f"{recipe.name}-worker-0-1", "--tail=-1")

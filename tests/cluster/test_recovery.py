@@ -104,7 +104,6 @@ def test_job_avoiding_all_its_nodes_can_be_released(kube: Kube) -> None:
     assert "NodesReleased" in kube.run("get", "events")
 
 
-@pytest.mark.exclusive
 def test_lost_node_restarts_group_and_moves_leader(kube: Kube) -> None:
     """Its pod stays Terminating until it is deleted by force; the job must not wait for it. The leader ran on that node, too."""
     manifest = job(replicas=3, recovery={"maxRestarts": 0, "forceDeleteAfterSeconds": 20})

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from dev.demo import install
 from tests.cluster.elastic_group import LONG, a_node_each
 from tests.cluster.failing_training import fail, runs, training as plain
@@ -16,8 +14,7 @@ from tests.cluster.kube import Json, Kube, job
 from tests.cluster.recorded_training import BATCH, PROGRAM, STEPS, steps, training
 
 AWAY_SECONDS, PREEMPTIONS = 630, 5
-# Faults strike all nodes.
-pytestmark = [LONG, pytest.mark.exclusive]
+pytestmark = LONG
 
 
 def test_failure_during_long_operator_outage_counts_once(kube: Kube) -> None:

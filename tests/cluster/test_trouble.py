@@ -90,7 +90,6 @@ def test_exceeded_quota_delays_job_until_it_is_lifted(kube: Kube) -> None:
     assert kube.status("job")["restarts"]["failures"] == 0
 
 
-@pytest.mark.exclusive
 def test_pod_rejected_by_its_node_backs_off(kube: Kube) -> None:
     manifest = job(lifecycle={"startupDeadlineSeconds": 600})
     main_container(manifest)["resources"] = {"limits": {"nvidia.com/gpu": "8"}}

@@ -70,7 +70,7 @@ def hangs_once(folder: Path) -> tuple[list[str], int, int, float]:
     checkpoints.save(1, state, wait=True)
     well = outputs.LocalOutput.finish
     if dist.get_rank() == 1:
-        outputs.LocalOutput.finish = never  # type: ignore[method-assign,assignment]
+        outputs.LocalOutput.finish = never  # type: ignore[method-assign,assignment]  # stands for a disk that hangs
     began = time.monotonic()
     checkpoints.save(2, state)
     pending = checkpoints._pending

@@ -43,4 +43,4 @@ def test_quantities_beyond_kubernetes_limits_are_none(text: str) -> None:
 )
 def test_agrees_with_the_kubernetes_client(number: Decimal, suffix: str) -> None:
     text = f"{number:f}{suffix}"
-    assert quantity(text) == parse_quantity(text)  # type: ignore[no-untyped-call]
+    assert quantity(text) == parse_quantity(text)  # type: ignore[no-untyped-call]  # the client has no types

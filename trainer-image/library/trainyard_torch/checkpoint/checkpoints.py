@@ -93,7 +93,7 @@ class Checkpoints:
         return self._schedule.stall_seconds
 
     def load(self, state: Mapping[str, Any]) -> Manifest | None:
-        """Load the best usable checkpoint into `state`, and start this attempt from there. Return None if there is not a checkpoint yet.
+        """Load the best usable checkpoint into `state`, and start this attempt from there. Return None if there is no checkpoint yet.
 
         Args:
             state: state dicts, or objects with `state_dict` and `load_state_dict`, by name; as given to `save`. Tensors are filled in

@@ -170,7 +170,7 @@ class History:
         last = max((int(file[:6]) for file in self._files()), default=0)
         if last >= MOST_ATTEMPTS:
             raise StoreError(
-                f"{self._store.url}/{CLAIMS} has a file of attempt {last}, after which there is not a number left: remove it, if no training of yours has made it"
+                f"{self._store.url}/{CLAIMS} has a file of attempt {last}, after which there is no number left: remove it, if no training of yours has made it"
             )
         return 1 + last
 

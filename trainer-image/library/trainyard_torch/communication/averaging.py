@@ -114,7 +114,7 @@ def hierarchical_sgd(
 
 def _check(model: DistributedDataParallel, replica_group: ReplicaGroup, warmup_steps: int) -> None:
     if not isinstance(model, DistributedDataParallel):
-        raise ValueError(f"model must be wrapped in DistributedDataParallel, got a {type(model).__name__}")  # noqa: TRY004
+        raise ValueError(f"model must be wrapped in DistributedDataParallel, got a {type(model).__name__}")  # noqa: TRY004 - as for all wrong arguments
     if warmup_steps < 0:
         raise ValueError(f"warmup_steps must be from 0 on, not {warmup_steps}")
     if model.process_group.size() != replica_group.layout.world_size:

@@ -106,7 +106,7 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
 
     for sample in samples:
         if not isinstance(sample, bytes | bytearray | memoryview):
-            raise ValueError(f"sample {count} must be bytes, got {type(sample).__name__}: encode it before")  # noqa: TRY004
+            raise ValueError(f"sample {count} must be bytes, got {type(sample).__name__}: encode it before")  # noqa: TRY004 - as for all wrong arguments
         held.append(bytes(sample))
         count += 1
         if len(held) == block:
