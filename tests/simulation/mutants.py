@@ -5,7 +5,7 @@ Each is a mistake that controllers of this kind really make. A mutant stands in 
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -22,9 +22,9 @@ from trainyard.domain.recovery import failure_policy
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.scaling import scale_up
 from trainyard.domain.state import worker_state
-from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.status import transitions
-from trainyard.domain.stop import pod_removal
+from trainyard.domain.stop import deadlines, pod_removal
 from trainyard.engine.leader import LeaderElector
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.tracker import WriteTracker
@@ -114,8 +114,9 @@ def waits_for_a_lost_node_for_ever() -> Planted:
 def removes_pods_that_a_node_is_about_to_end() -> Planted:
     """What is on its way out may as well be gone."""
 
-    def removals(_: Snapshot, unused: Iterable[PodView], __: datetime) -> tuple[list[RemovePod], list[float]]:
-        return [RemovePod(p.name, p.uid, "it goes anyway") for p in unused if p.deletion_time and not p.ended], []
+    def removals(snapshot: Snapshot, _: datetime) -> pod_removal.Removals:
+        going = [p for p in snapshot.unused if p.deletion_time and not p.ended]
+        return pod_removal.Removals([RemovePod(p.name, p.uid, "it goes anyway") for p in going])
 
     return pod_removal, "removals", removals
 
@@ -170,11 +171,12 @@ def counts_pods_that_were_asked_to_stop() -> Planted:
 
 def restarts_a_finished_job() -> Planted:
     """The end is a state like any other: a pod that goes afterwards was taken away."""
-    return (
-        planning,
-        "_after_the_end",
-        lambda snapshot, now: planning._decide(snapshot, now) or worker_pods.reconcile_pods(snapshot, now),
-    )
+
+    def after_the_end(snapshot: Snapshot, removed: pod_removal.Removals, now: datetime) -> planning.Step:
+        due = deadlines.check_deadlines(snapshot, now)
+        return planning._decide(snapshot, due, now) or worker_pods.reconcile_pods(snapshot, removed, due.waits, now)
+
+    return pod_removal, "after_the_end", after_the_end
 
 
 def resumes_the_old_attempt() -> Planted:

@@ -14,6 +14,7 @@ from trainyard.domain.actions import Outcome
 from trainyard.domain.progress import goodput
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling import capacity, scale_up
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.status import transitions
 from trainyard.domain.stop import coordinated_stop
 
@@ -57,7 +58,11 @@ def one_less(decided: Outcome | None) -> Outcome | None:
 
 
 BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
-    "begins before all are ready": (agent_reports, "is_ready", lambda _: always("yes")),
+    "begins before all are ready": (
+        Snapshot,
+        "ready_workers",
+        lambda _: property(lambda snapshot: {pod.index for pod in snapshot.current}),
+    ),
     "begins at once": (TrainingJobStatus, "awaiting_rendezvous", lambda _: False),
     "does not wait for the pods that were replaced": (agent_reports, "is_lost", lambda _: always("yes")),
     "never gives up what is stuck": (agent_reports, "AGENT_READY_TIMEOUT", lambda it: it * 10**6),

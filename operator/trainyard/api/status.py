@@ -305,6 +305,14 @@ class TrainingJobStatus(Model):
         return self.internal.group is not None and not opened
 
     @property
+    def starting_since(self) -> datetime | None:
+        """Since when the current attempt has been starting; None where all its workers have run already."""
+        begun = self.internal.attempt_start_time
+        if self.running_time or not begun:
+            return None
+        return max(begun, self.internal.backoff.not_before or begun)
+
+    @property
     def stopping(self) -> CoordinatedStop | None:
         """The coordinated stop of the current attempt, if one was requested."""
         stop = self.internal.coordinated_stop

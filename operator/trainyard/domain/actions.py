@@ -6,6 +6,7 @@ from datetime import timedelta
 from math import ceil
 from typing import Literal
 
+from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.status import StatusChanges, TrainingJobStatus
 from trainyard.domain.conditions import ConditionUpdate
@@ -73,6 +74,20 @@ class Outcome:
     actions: Sequence[Action] = ()
     events: Sequence[Event] = ()
     requeue_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodChanges:
+    """The actions of an attempt that continues, or of a job at rest. The report adds what is observed, and makes the outcome."""
+
+    actions: Sequence[Action] = ()
+    waits: Sequence[float] = ()
+    """The seconds until each next time at which the plan may change by itself."""
+    events: Sequence[Event] = ()
+    rendezvous: Rendezvous | None = None
+    """The rendezvous, where it opens now."""
+    resizing: str = ""
+    """What the joining workers wait for; empty where none is to join."""
 
 
 @dataclass(frozen=True, slots=True)

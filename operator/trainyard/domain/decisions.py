@@ -1,13 +1,40 @@
-"""Decisions of the policies on recovery, deadlines and sizes. `status.transitions.apply` makes the plan of each. Pure data."""
+"""Decisions of the policies: what ends, stops or resumes an attempt. `status.transitions.apply` makes the outcome of each. Pure data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from trainyard.api.internal_status import Group
 from trainyard.api.reasons import Reason
 from trainyard.api.status import StatusChanges
 from trainyard.domain.conditions import ConditionUpdate
 
 ALL_WORKERS = "restarting all workers"
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Adopt the attempt of the workers: the stored status has an earlier one."""
+
+    attempt: int
+    group: Group | None
+    """The pods of the attempt; None: all were created for it."""
+    address: str
+    """The address of worker 0 where the rendezvous is open; empty where it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Complete the job: its workers have succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Suspend the job: `lifecycle.suspend` is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume the suspended job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +65,4 @@ class Restart:
     """Conditions beyond Restarting and Running."""
 
 
-Decision = Fail | Restart
+Decision = Adopt | Complete | Suspend | Resume | Fail | Restart

@@ -5,64 +5,51 @@ from datetime import datetime, timedelta
 
 from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
-from trainyard.api.status import StatusChanges, TrainingJobStatus
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeletePod, Event, Outcome, soonest
-from trainyard.domain.progress import stragglers
+from trainyard.api.status import TrainingJobStatus
+from trainyard.domain.actions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
 from trainyard.domain.recovery import agent_reports
-from trainyard.domain.recovery.restart_scope import rendezvous_address
-from trainyard.domain.scaling import capacity, scale_up
-from trainyard.domain.state.rank_layout import indivisible, uses_torchrun_rendezvous
+from trainyard.domain.scaling.scale_up import scale_up
+from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import PodView, Snapshot
-from trainyard.domain.state.worker_state import all_present, has_stopped
-from trainyard.domain.status.report import report, unfollowed
-from trainyard.domain.stop import deadlines, pod_removal
+from trainyard.domain.state.worker_state import has_stopped
+from trainyard.domain.stop.pod_removal import Removals, delete_pods
 from trainyard.domain.wording import counted
 
 LOST_NODE_TIMEOUT = timedelta(seconds=30)
 """A pod that still exists this long after its grace period is on a lost node. The next attempt does not wait for it."""
 
 
-def reconcile_pods(snapshot: Snapshot, now: datetime) -> Outcome:
-    """Return the outcome for an attempt that continues: create and delete pods, open the rendezvous, report what is observed.
+def reconcile_pods(
+    snapshot: Snapshot, removed: Removals, deadlines: Sequence[float], now: datetime
+) -> Outcome | PodChanges:
+    """Return what an attempt that continues needs: create and delete pods, open the rendezvous.
+
+    `deadlines`: the seconds until each deadline of the job.
 
     1. Store the joining workers, before their pods are created. 2. Create the Service. 3. Delete the pods of earlier attempts.
     4. Wait for the backoff and for ranks of earlier attempts. 5. Create the workers that are missing. 6. Open the rendezvous
     once all workers are ready. 7. Create the workers that join later.
     """
-    status = snapshot.job.status
-    if changes := scale_up.joining_update(snapshot, now):
-        return Outcome(changes, events=scale_up.scale_up_events(snapshot, changes))
-    opened: StatusChanges = {}
-    backoff, blocking = _backoff_left(status, now), _blocking(snapshot, now)
-    terminating = [*snapshot.old, *(p for p in snapshot.joining if p.deletion_time)]
-    removed, removal_waits = pod_removal.removals(snapshot, terminating, now)
-    actions = [*_create_service(snapshot), *_delete_old_pods(snapshot, backing_off=bool(backoff)), *removed]
-    events = [*stragglers.straggler_events(snapshot), *unfollowed(snapshot)]
-    waits = [*_waits(snapshot, blocking, now), *removal_waits, *([backoff.total_seconds()] if backoff else [])]
+    status, joining = snapshot.job.status, scale_up(snapshot, now)
+    if joining.changes:
+        return Outcome(joining.changes, events=joining.events)
+    unused = [pod for pod in snapshot.old if not agent_reports.is_out_of_use(snapshot, pod, now)]
+    silent = agent_reports.waits(snapshot, now)
+    start = status.internal.backoff.not_before
+    backoff = [(start - now).total_seconds()] if start is not None and now < start else []
+    # Pods that have ended keep their logs until the backoff is over.
+    stale = delete_pods([p for p in snapshot.old if not (backoff and p.ended)], Reason.STALE_ATTEMPT)
+    blocking = [pod for pod in unused if not _is_lost(pod, now)]
+    actions, events = [*_create_service(snapshot), *stale, *removed.actions], list[Event]()
+    waits = [*deadlines, *joining.waits, *silent, *_lost_node_waits(blocking, now), *removed.waits, *backoff]
+    opened = None
     if not _has_to_wait(status, blocking, backing_off=bool(backoff)):
         created = _create_workers(snapshot)
-        actions += created
-        events += [] if created else _created_event(snapshot)
+        events = [] if created else _created_event(snapshot)
         if not backoff and all(map(has_stopped, blocking)):
             opened = _open_rendezvous(snapshot)
-        actions += scale_up.create_joining_workers(snapshot)
-    return report(snapshot, Outcome(opened, (), actions, events, soonest(waits)), now)
-
-
-def delete_pods(pods: Sequence[PodView], reason: Reason) -> list[Action]:
-    """Return the deletions of those pods that are not being deleted yet."""
-    return [DeletePod(p.name, p.uid, reason) for p in pods if p.deletion_time is None]
-
-
-def _backoff_left(status: TrainingJobStatus, now: datetime) -> timedelta | None:
-    """Return how much longer the next attempt has to wait; None: it may start."""
-    start = status.internal.backoff.not_before
-    return start - now if start is not None and now < start else None
-
-
-def _blocking(snapshot: Snapshot, now: datetime) -> list[PodView]:
-    """Return the pods of earlier attempts that the new attempt waits for: their ranks may still run."""
-    return [p for p in snapshot.old if not (_is_lost(p, now) or agent_reports.is_out_of_use(snapshot, p, now))]
+        actions += [*created, *joining.actions]
+    return PodChanges(actions, waits, events, opened, joining.message)
 
 
 def _is_lost(pod: PodView, now: datetime) -> bool:
@@ -72,24 +59,13 @@ def _is_lost(pod: PodView, now: datetime) -> bool:
 def _create_service(snapshot: Snapshot) -> list[Action]:
     """Return the creation of the Service, where workers need it: no peer looks for the only worker of a group."""
     spec, workers = snapshot.job.spec, snapshot.size.desired
-    needed = not indivisible(spec, workers) and (workers > 1 or uses_torchrun_rendezvous(spec))
+    needed = not snapshot.indivisible_because and (workers > 1 or uses_torchrun_rendezvous(spec))
     return [CreateService()] if needed and not snapshot.has_service else []
 
 
-def _delete_old_pods(snapshot: Snapshot, *, backing_off: bool) -> list[Action]:
-    """Return the deletions of earlier attempts' pods. Those that have ended keep their logs until the backoff is over."""
-    return delete_pods([p for p in snapshot.old if not (backing_off and p.ended)], Reason.STALE_ATTEMPT)
-
-
-def _waits(snapshot: Snapshot, blocking: Sequence[PodView], now: datetime) -> list[float]:
-    """Return the seconds until each next time at which the plan may change by itself."""
-    return [
-        *deadlines.waits(snapshot, now),
-        *stragglers.deadlines(snapshot.job.status, now),
-        *capacity.deadlines(snapshot, now),
-        *agent_reports.waits(snapshot, now),
-        *((LOST_NODE_TIMEOUT - (now - p.deletion_time)).total_seconds() for p in blocking if p.deletion_time),
-    ]
+def _lost_node_waits(blocking: Sequence[PodView], now: datetime) -> list[float]:
+    """Return the seconds until each of these pods counts as lost."""
+    return [(LOST_NODE_TIMEOUT - (now - p.deletion_time)).total_seconds() for p in blocking if p.deletion_time]
 
 
 def _has_to_wait(status: TrainingJobStatus, blocking: Sequence[PodView], *, backing_off: bool) -> bool:
@@ -102,9 +78,7 @@ def _has_to_wait(status: TrainingJobStatus, blocking: Sequence[PodView], *, back
 def _to_create(snapshot: Snapshot) -> bool:
     """Return whether the pods of the current attempt have yet to be created."""
     status = snapshot.job.status
-    return (
-        not indivisible(snapshot.job.spec, snapshot.size.desired) and status.internal.launched_attempt < status.attempt
-    )
+    return not snapshot.indivisible_because and status.internal.launched_attempt < status.attempt
 
 
 def _create_workers(snapshot: Snapshot) -> list[Action]:
@@ -118,22 +92,29 @@ def _create_workers(snapshot: Snapshot) -> list[Action]:
 def _created_event(snapshot: Snapshot) -> list[Event]:
     """Return the event that all pods of the attempt exist; none where they were not created for it."""
     status = snapshot.job.status
-    made = {p.index for p in snapshot.current if status.created_in_attempt(p.index) == status.attempt}
+    made = [p for p in snapshot.current if p.attempt == status.attempt]
     if not made or not _to_create(snapshot):
         return []
     note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
     return [Event("Normal", Reason.WORKERS_CREATED, note)]
 
 
-def _open_rendezvous(snapshot: Snapshot) -> StatusChanges:
-    """Return the change that opens the rendezvous once all workers are ready; else nothing.
+def _open_rendezvous(snapshot: Snapshot) -> Rendezvous | None:
+    """Return the rendezvous, open once all workers are ready and worker 0 has an address; else None.
 
     It is stored together with what follows from it: one write less for all workers to wait for.
     """
     status = snapshot.job.status
-    if not status.awaiting_rendezvous or not all_present(snapshot.current, snapshot.size.desired):
-        return {}
-    if not all(agent_reports.is_ready(snapshot, p) for p in snapshot.current):
-        return {}
-    address = rendezvous_address(snapshot)
-    return {"rendezvous": Rendezvous(attempt=status.attempt, address=address)} if address else {}
+    ready = all(pod.index in snapshot.ready_workers for pod in snapshot.current)
+    if not status.awaiting_rendezvous or not snapshot.complete or not ready:
+        return None
+    address = _rendezvous_address(snapshot)
+    return Rendezvous(attempt=status.attempt, address=address) if address else None
+
+
+def _rendezvous_address(snapshot: Snapshot) -> str | None:
+    """Return the address of worker 0, where the others find it; None until it has one."""
+    if snapshot.size.desired == 1:
+        return "localhost"
+    first: PodView | None = next((pod for pod in snapshot.current if pod.index == 0), None)
+    return first.ip or None if first else None

@@ -18,7 +18,6 @@ from trainyard.api.constants import (
     VERSION,
 )
 from trainyard.api.spec import DnsNames
-from trainyard.domain.recovery.agent_injection import wants_agent
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
@@ -67,7 +66,7 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
     job = worker.job
     spec = _with_environment(worker, spec)
     spec = _with_shared_memory(spec)
-    if agent and wants_agent(job):
+    if agent and job.wants_agent:
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)

@@ -13,7 +13,8 @@ from trainyard.coordinator.progress_store import (
 )
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity
-from trainyard.domain.state.snapshot import JobView, PodView, RankProgress
+from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.worker_report import RankProgress
 
 
 class StoreOfOneJob:

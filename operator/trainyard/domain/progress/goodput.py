@@ -20,6 +20,13 @@ MAX_AHEAD_SECONDS = 60.0
 """Accounting further ahead than that comes from a clock that was set back, or was edited by hand: it starts again from now."""
 
 
+def active_time(status: TrainingJobStatus, now: datetime) -> timedelta:
+    """Return for how long the job has been active, without the time for which it was suspended."""
+    before = timedelta(seconds=status.internal.active_seconds)
+    # A clock that was set back, or a status that was edited by hand, must not make it less.
+    return before + max(timedelta(), now - status.internal.active_since) if status.internal.active_since else before
+
+
 def step_reported_at(snapshot: Snapshot, now: datetime) -> datetime:
     """Return when the group's last completed step was reported: that of the rank furthest behind."""
     steps = [

@@ -12,7 +12,6 @@ from statistics import median
 from trainyard.api.progress import MAX_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.actions import Event
 from trainyard.domain.conditions import Clear, ConditionUpdate, SetTrue
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.wording import counted
@@ -102,14 +101,6 @@ def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
         Reason.STRAGGLERS_DETECTED,
         f"{several}{rank} takes {worst.step_seconds:g} s a step{alone}, {factor}",
     )
-
-
-def straggler_events(snapshot: Snapshot) -> list[Event]:
-    """Return the event for a condition Straggling that has just become True."""
-    condition = straggling_condition(snapshot)
-    if not isinstance(condition, SetTrue) or snapshot.job.status.holds(C.STRAGGLING):
-        return []
-    return [Event("Warning", Reason.STRAGGLERS_DETECTED, condition.message)]
 
 
 def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:

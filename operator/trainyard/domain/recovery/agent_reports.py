@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
-from trainyard.domain.recovery.agent_injection import has_agent
 from trainyard.domain.recovery.root_cause import is_consequence, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
 from trainyard.domain.state.snapshot import Exit, PodIssue, PodView, Snapshot
@@ -52,23 +51,12 @@ def can_keep_pod(snapshot: Snapshot, pod: PodView) -> bool:
     return there and agent.attempt <= status.attempt and pod.running
 
 
-def is_ready(snapshot: Snapshot, pod: PodView) -> bool:
-    """Return whether this worker can start the current attempt."""
-    agent = snapshot.agents.get(pod.uid)
-    return (
-        agent is not None
-        and agent.connected
-        and agent.state is AgentState.WAITING
-        and agent.attempt == snapshot.job.status.attempt
-    )
-
-
 def connect_time_left(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> timedelta | None:
     """Return how much longer to wait for agents to connect: to a new leader, or after the start of their containers.
 
     None where no agent is expected. `leavers`: also wait for the agents of disrupted pods.
     """
-    if snapshot.coordinator_up_since is None or not has_agent(snapshot.job, brought=snapshot.agent):
+    if snapshot.coordinator_up_since is None or not snapshot.expects_agents:
         return None
     waits = [
         AGENT_CONNECT_TIMEOUT - (now - _expected_since(pod, snapshot.coordinator_up_since, now))
@@ -103,7 +91,7 @@ def waits(snapshot: Snapshot, now: datetime) -> list[float]:
     waits = [left for pod in snapshot.pods if not pod.ended and (left := _silence_left(snapshot, pod, now))]
     waits += [left for pod in snapshot.current if (left := _connect_time_left(snapshot, pod, now))]
     begun = _rendezvous_start(snapshot)
-    if begun and any(_was_kept(snapshot, pod) and not is_ready(snapshot, pod) for pod in snapshot.current):
+    if begun and any(_was_kept(snapshot, pod) and pod.index not in snapshot.ready_workers for pod in snapshot.current):
         waits.append(AGENT_READY_TIMEOUT - (now - begun))
     return [whole_seconds(wait) for wait in waits if wait > timedelta()]
 
@@ -145,12 +133,7 @@ def _first_contact_time_left(snapshot: Snapshot, pod: PodView, now: datetime) ->
     may train although its agent cannot connect.
     """
     connected_since, up_since = snapshot.agents_connected_since, snapshot.coordinator_up_since
-    if (
-        not pod.running
-        or connected_since is None
-        or up_since is None
-        or not has_agent(snapshot.job, brought=snapshot.agent)
-    ):
+    if not pod.running or connected_since is None or up_since is None or not snapshot.expects_agents:
         return None
     ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
     lost = any(is_consequence(end) for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
@@ -220,7 +203,7 @@ def _restarts_too_slowly(snapshot: Snapshot, pod: PodView, now: datetime) -> Pod
     """The processes or the container of a kept pod did not restart in time."""
     start, agent = _rendezvous_start(snapshot), snapshot.agents.get(pod.uid)
     late = start is not None and now - start >= AGENT_READY_TIMEOUT and _was_kept(snapshot, pod)
-    if not late or is_ready(snapshot, pod):
+    if not late or pod.index in snapshot.ready_workers:
         return None
     container = restarts_container(snapshot.job.status, pod)
     if not container and (agent is None or state(pod) is not State.RUNNING):

@@ -4,13 +4,13 @@ import re
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import groupby
 
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Rendezvous, Replacement
 from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Avoidance, StatusChanges, SuspectNode, TrainingJobStatus
 from trainyard.domain.decisions import ALL_WORKERS
-from trainyard.domain.recovery.agent_injection import has_agent
 from trainyard.domain.recovery.agent_reports import can_keep_pod
 from trainyard.domain.recovery.restart_budget import (
     ASSUMED_PROGRESS,
@@ -148,7 +148,7 @@ def _restartable(snapshot: Snapshot, index: int) -> bool:
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
     """Return whether kept workers can start together with these new ones: through agents, or through torchrun at worker 0."""
     by_itself = uses_torchrun_rendezvous(snapshot.job.spec) and 0 not in new
-    return by_itself or has_agent(snapshot.job, brought=snapshot.agent)
+    return by_itself or snapshot.expects_agents
 
 
 def can_keep_pods(spec: TrainingJobSpec) -> bool:
@@ -160,7 +160,7 @@ def can_join(snapshot: Snapshot) -> bool:
     """Return whether more workers could start an attempt together with the existing ones."""
     status = snapshot.job.status
     few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
-    served = snapshot.coordinator_up_since is not None and has_agent(snapshot.job, brought=snapshot.agent)
+    served = snapshot.coordinator_up_since is not None and snapshot.expects_agents
     return can_keep_pods(snapshot.job.spec) and few and served
 
 
@@ -173,43 +173,11 @@ def has_fixed_values(spec: TrainingJobSpec, also: re.Pattern[str] | None = None)
     return any(pattern.search(str(text)) for text in (*words, *values) for pattern in patterns)
 
 
-def observed_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
-    """Return the newest pod of each worker, and their group; it is None where all were created for this attempt."""
-    newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
-    pods = [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
-    since = min((pod.attempt for pod in pods), default=attempt)
-    replaced = {pod.index: pod.attempt for pod in pods if pod.attempt > since}
-    return pods, None if since == attempt else _made_of(since, replaced, snapshot.size.desired)
-
-
-def attempt_of_all_agents(snapshot: Snapshot) -> int:
-    """Return the attempt that all agents report, where it is later than the stored one; else 0.
-
-    An agent reports for its own worker alone. So all agents must be connected and agree before the job adopts their attempt.
-    """
-    stored = snapshot.job.status.attempt
-    newest = max((agent.attempt for agent in snapshot.agents.values()), default=0)
-    if newest <= stored:
-        return 0
-    pods, _ = observed_group(snapshot, newest)
-    agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
-    agreed = all(agent is not None and agent.attempt > stored for agent in agents)
-    return newest if agreed and len(pods) == snapshot.size.desired else 0
-
-
 def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
     """Return the status change that opens the rendezvous at once where torchrun forms the group by itself; else nothing."""
     if group is None or not uses_torchrun_rendezvous(job.spec):
         return {}
     return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
-
-
-def rendezvous_address(snapshot: Snapshot) -> str | None:
-    """Return the address of worker 0, where the others find it; None until it has one."""
-    if snapshot.size.desired == 1:
-        return "localhost"
-    first: PodView | None = next((pod for pod in snapshot.current if pod.index == 0), None)
-    return first.ip or None if first else None
 
 
 def _progressed(status: TrainingJobStatus, cause: Cause, ran: timedelta) -> bool:
@@ -241,21 +209,22 @@ def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None 
     replaced = status.internal.group.replacements if status.internal.group else ()
     before = {worker: each.attempt for each in replaced for worker in each.workers}
     since = status.internal.group.created_in_attempt if status.internal.group else status.attempt
-    return _made_of(since, {**before, **others}, workers, container)
+    return made_of(since, {**before, **others}, workers, container)
 
 
-def _made_of(since: int, replaced: Mapping[int, int], workers: int, container: int | None = None) -> Group | None:
+def made_of(since: int, replaced: Mapping[int, int], workers: int, container: int | None = None) -> Group | None:
     """Return the group; None where it has too many replacements. `replaced`: the attempt of each replacement, by worker."""
-    others: list[Replacement] = []
-    for worker in sorted(w for w in replaced if w < workers):
-        last = others[-1] if others else None
-        if last and (worker - 1 in last.workers) and replaced[worker] == last.attempt:
-            others[-1] = last.evolve(last_worker=worker)
-        else:
-            others.append(Replacement(worker=worker, attempt=replaced[worker]))
+    workers_replaced = enumerate(sorted(worker for worker in replaced if worker < workers))
+    runs = groupby(workers_replaced, key=lambda each: (each[1] - each[0], replaced[each[1]]))
+    others = [_replacement([worker for _, worker in run], attempt) for (_, attempt), run in runs]
     if len(others) > MAX_REPLACEMENTS:
         return None
     return Group(created_in_attempt=since, replacements=others, size=workers, restarting_container=container)
+
+
+def _replacement(workers: Sequence[int], attempt: int) -> Replacement:
+    """Return the entry of consecutive workers whose pods were created for one attempt."""
+    return Replacement(worker=workers[0], attempt=attempt, last_worker=workers[-1] if len(workers) > 1 else None)
 
 
 def _describe_new_pods(new: AbstractSet[int]) -> str:

@@ -1,4 +1,4 @@
-"""Derive durations from stored times, and clamp stored times that lie in the future. Pure.
+"""Clamp stored times that lie in the future. Pure.
 
 A clock that was set back, or an edit by hand, leaves such times. Without the limit the operator would wait for them.
 """
@@ -17,24 +17,8 @@ def delay_after(count: int) -> int:
     return 0 if count <= 0 else min(MAX_DELAY_SECONDS, 2 ** min(count, 10))
 
 
-def startup_began(status: TrainingJobStatus) -> datetime | None:
-    """Return since when the current attempt has been starting; None where all its workers have run already."""
-    if status.running_time or not status.internal.attempt_start_time:
-        return None
-    return max(
-        status.internal.attempt_start_time, status.internal.backoff.not_before or status.internal.attempt_start_time
-    )
-
-
-def active_time(status: TrainingJobStatus, now: datetime) -> timedelta:
-    """Return for how long the job has been active, without the time for which it was suspended."""
-    before = timedelta(seconds=status.internal.active_seconds)
-    # A clock that was set back, or a status that was edited by hand, must not make it less.
-    return before + max(timedelta(), now - status.internal.active_since) if status.internal.active_since else before
-
-
-def clamp_future_timestamps(status: TrainingJobStatus, now: datetime) -> TrainingJobStatus:
-    """Return the status with its times no later than if they were stored now; the same object where none is."""
+def clamp_future_timestamps(status: TrainingJobStatus, now: datetime) -> StatusChanges:
+    """Return the changes after which no time in the status is later than if it were stored now."""
     update: StatusChanges = {}
     internal = status.internal
     backoff, budget, joining, paused_since = (
@@ -56,4 +40,4 @@ def clamp_future_timestamps(status: TrainingJobStatus, now: datetime) -> Trainin
     end = now + SUSPECT_NODE_TTL
     if any(node.until > end for node in status.suspect_nodes):
         update["suspect_nodes"] = [node.evolve(until=min(node.until, end)) for node in status.suspect_nodes]
-    return status.evolve(**update) if update else status
+    return update

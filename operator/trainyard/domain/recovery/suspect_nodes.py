@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from trainyard.api.internal_status import MAX_REASON_LENGTH
 from trainyard.api.reasons import Reason
 from trainyard.api.status import MAX_SUSPECT_NODES, Avoidance, SuspectNode
+from trainyard.domain.decisions import Restart
 from trainyard.domain.recovery.restart_budget import increment
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView, PodView
@@ -69,12 +70,17 @@ def describe_avoidance(before: Sequence[SuspectNode], after: Sequence[SuspectNod
     return ""
 
 
-def released_nodes(job: JobView, pods: Sequence[PodView], now: datetime) -> list[str]:
-    """Return the nodes that unscheduled pods exclude although the job does not avoid them any more."""
+def released_nodes(job: JobView, pods: Sequence[PodView], now: datetime) -> Restart | None:
+    """Return the restart of unscheduled workers whose pods exclude nodes that the job does not avoid any more."""
     if job.status.running_time or all(pod.scheduled for pod in pods):
-        return []
+        return None
     still = {node.name for node in required(remembered(job, now))}
-    return [node.name for node in required(job.status.suspect_nodes) if node.name not in still]
+    nodes = [node.name for node in required(job.status.suspect_nodes) if node.name not in still]
+    if not nodes:
+        return None
+    several = len(nodes) > 1
+    message = f"workers are unschedulable, and {', '.join(nodes)} {'are' if several else 'is'} no longer avoided"
+    return Restart(Reason.NODES_RELEASED, message)
 
 
 def required(nodes: Sequence[SuspectNode]) -> list[SuspectNode]:

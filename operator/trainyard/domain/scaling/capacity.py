@@ -9,19 +9,18 @@ from datetime import datetime, timedelta
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.recovery.restart_scope import can_join
-from trainyard.domain.recovery.stored_times import startup_began
 from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodView, Snapshot
 
 
 def feasible_size(snapshot: Snapshot, now: datetime) -> int | None:
     """Return the size with which the group continues now because the capacity timeout has expired; None where it keeps its size."""
-    if not capacity_timeout_expired(snapshot, now):
+    # Where the other workers could not join later, all would be restarted for them at once.
+    if not capacity_timeout_expired(snapshot, now) or not can_join(snapshot):
         return None
     workers = snapshot.size.desired
     size = _largest_scheduled_size(snapshot, snapshot.joining, workers)
-    if size is None or not can_join(snapshot):
-        # Where the other workers could not join later, all would be restarted for them at once.
+    if size is None:
         return None
     return size if size < workers or snapshot.joining else None
 
@@ -99,7 +98,7 @@ def deadlines(snapshot: Snapshot, now: datetime) -> Sequence[float]:
 
 def _capacity_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """Return how much longer the group waits for its unschedulable workers; None where there are none, or it is not elastic."""
-    spec, start = snapshot.job.spec, startup_began(snapshot.job.status)
+    spec, start = snapshot.job.spec, snapshot.job.status.starting_since
     if spec.elastic is None or start is None or not _unschedulable_workers(snapshot):
         return None
     return start + timedelta(seconds=spec.elastic.shrink_after_seconds) - now

@@ -42,15 +42,16 @@ def allowed_size(snapshot: Snapshot) -> GroupSize:
     it was created, and is recovered at it; where there is none yet, no worker is created.
     """
     spec, size = snapshot.job.spec, snapshot.size
+    why, unstartable = indivisible(spec, size.requested), indivisible(spec, size.current)
     allowed = largest_allowed(spec, size.requested)
-    if allowed is None and not indivisible(spec, size.current):
+    if allowed is None and not unstartable:
         allowed = _smallest_allowed(spec)
     if allowed is not None:
         return size if allowed == size.requested else _limited(spec, size, allowed)
-    if not (why := indivisible(spec, size.requested)):
+    if not why:
         return size
     group = f"until then the group keeps its {counted(size.current, 'worker')}"
-    then = "no worker is started" if indivisible(spec, size.current) else group
+    then = "no worker is started" if unstartable else group
     return replace(keep(size, size.current), allowed=size.current, invalid_because=f"{why}; {then}")
 
 

@@ -9,6 +9,7 @@ from trainyard.api.reasons import Reason
 from trainyard.domain.decisions import Restart
 from trainyard.domain.recovery.restart_budget import increment, reset_streaks
 from trainyard.domain.recovery.restart_scope import choose_resized_group, torchrun_rendezvous
+from trainyard.domain.scaling.capacity import feasible_size, unschedulable_message
 from trainyard.domain.scaling.group_size import keep
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
@@ -29,8 +30,11 @@ def resize(snapshot: Snapshot, was: int, now: datetime) -> Restart:
     return _resized(snapshot, was, Reason.RESIZED, why, None, now)
 
 
-def shrink(snapshot: Snapshot, size: int, why: str, now: datetime) -> Restart:
+def fit_to_capacity(snapshot: Snapshot, now: datetime) -> Restart | None:
     """Return the decision to restart the group with fewer workers because the others are unschedulable."""
+    size, why = feasible_size(snapshot, now), unschedulable_message(snapshot)
+    if size is None:
+        return None
     workers, elastic = snapshot.size.desired, snapshot.job.spec.elastic
     seconds = elastic.shrink_after_seconds if elastic else 0
     message = (

@@ -1,7 +1,7 @@
 """Scale up a running group: new workers are created, started and prepared before the others stop for them. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from trainyard.api.agent_protocol import AgentState
@@ -13,6 +13,7 @@ from trainyard.domain.recovery.restart_scope import can_join
 from trainyard.domain.scaling.capacity import (
     all_scheduled,
     capacity_timeout_expired,
+    deadlines,
     is_scheduled,
     join_timeout_left,
     scale_up_cooldown_left,
@@ -25,35 +26,61 @@ from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.wording import counted
 
 
+@dataclass(frozen=True, slots=True)
+class ScaleUp:
+    """What a group does for the workers that join it, in a reconcile that keeps the attempt."""
+
+    changes: StatusChanges
+    """The changes of the joining workers in the status. They are stored before anything else is done."""
+    events: Sequence[Event]
+    actions: Sequence[Action]
+    """The creations of their pods."""
+    message: str
+    """What they wait for; empty where none is to join."""
+    waits: Sequence[float]
+    """The seconds until each timeout of the group's size."""
+
+
 def decide_size(snapshot: Snapshot, now: datetime) -> GroupSize:
-    """Return the group's size for this reconcile: the allowed one, once the joining workers are ready."""
-    return gate_on_readiness(replace(snapshot, decided_size=allowed_size(snapshot)), now)
-
-
-def gate_on_readiness(snapshot: Snapshot, now: datetime) -> GroupSize:
-    """Return the size of a group that keeps its workers until the joining ones are ready, or one of them has failed.
+    """Return the group's size for this reconcile: it keeps its workers until the joining ones are ready, or one of them has failed.
 
     Where new workers cannot join the existing pods, nothing is gated: all pods are created again.
     """
-    status, decided = snapshot.job.status, snapshot.size
-    current, allowed = decided.current, decided.allowed
+    joinable = can_join(snapshot)
+    decided = allowed_size(snapshot)
+    snapshot = replace(snapshot, decided_size=decided)
+    status, current, allowed = snapshot.job.status, decided.current, decided.allowed
     launched = status.internal.launched_attempt > 0 or status.internal.joining is not None
     # During elastic.growAfterSeconds, several requests become one change.
     cooldown = scale_up_cooldown_left(snapshot, now) > timedelta()
-    if allowed <= current or not launched or not (can_join(snapshot) or cooldown):
+    if allowed <= current or not launched or not (joinable or cooldown):
         return decided
     # Workers that are joining already continue. But none takes a node that the group itself has requested in vain.
     joining = status.internal.joining
     requested = joining is not None and joining.current_size == current < joining.target_size
-    kept = keep(decided, current)
+    kept, limits = keep(decided, current), decided.limited_because or why_outside_limits(snapshot)
     stays = (cooldown and not requested) or capacity_timeout_expired(replace(snapshot, decided_size=kept), now)
     target = current if stays else target_size(snapshot, now)
     if target > current and _may_scale_up(snapshot) and _joining_settled(snapshot, range(current, target)):
         return keep(decided, target)
-    return replace(kept, target=target, limited_because=decided.limited_because or why_outside_limits(snapshot))
+    return replace(kept, target=target, limited_because=limits)
 
 
-def joining_update(snapshot: Snapshot, now: datetime) -> StatusChanges:
+def scale_up(snapshot: Snapshot, now: datetime) -> ScaleUp:
+    """Return what the group does for the workers that join it."""
+    cooldown, left = scale_up_cooldown_left(snapshot, now), join_timeout_left(snapshot, now)
+    waits = deadlines(snapshot, now)
+    changes = _joining_update(snapshot, now)
+    return ScaleUp(
+        changes,
+        scale_up_events(snapshot, changes),
+        _create_joining_workers(snapshot),
+        _resizing_message(snapshot, cooldown, left, now) if snapshot.size.scale_up_pending else "",
+        waits,
+    )
+
+
+def _joining_update(snapshot: Snapshot, now: datetime) -> StatusChanges:
     """Return the status changes on joining workers; empty where the status is up to date."""
     before, size = snapshot.job.status.internal.joining, snapshot.size
     if not size.scale_up_pending:
@@ -122,7 +149,7 @@ def scale_up_events(snapshot: Snapshot, changed: StatusChanges) -> Sequence[Even
     return [Event("Normal", Reason.WORKERS_JOINING, note)]
 
 
-def create_joining_workers(snapshot: Snapshot) -> Sequence[Action]:
+def _create_joining_workers(snapshot: Snapshot) -> Sequence[Action]:
     """Return the actions that create the pods of joining workers."""
     joining = snapshot.job.status.internal.joining
     if joining is None or not snapshot.size.scale_up_pending:
@@ -138,12 +165,11 @@ def create_joining_workers(snapshot: Snapshot) -> Sequence[Action]:
     ]
 
 
-def resizing_message(snapshot: Snapshot, now: datetime) -> str:
+def _resizing_message(snapshot: Snapshot, cooldown: timedelta, left: timedelta, now: datetime) -> str:
     """Return the message of the condition Resizing: what the joining workers wait for."""
     current, target, allowed = snapshot.size.current, snapshot.size.target, snapshot.size.allowed
     if target == current:
         more = counted(allowed - current, "more worker")
-        cooldown = scale_up_cooldown_left(snapshot, now)
         if cooldown <= timedelta():
             return f"scale-up by {more} is deferred until all current workers are scheduled"
         return f"scale-up by {more} is deferred until {now + cooldown:%H:%M:%S} UTC (elastic.growAfterSeconds)"
@@ -151,7 +177,6 @@ def resizing_message(snapshot: Snapshot, now: datetime) -> str:
     blocked = [pod for pod in sorted(snapshot.joining, key=lambda pod: pod.index) if pod.issue]
     why = next((f": pod {pod.name}: {pod.issue.message or pod.issue.reason}" for pod in blocked if pod.issue), "")
     later = f" ({allowed - target} more are requested after that)" if target < allowed else ""
-    left = join_timeout_left(snapshot, now)
     until = (
         f"; joining workers that are not running by {now + left:%H:%M:%S} UTC are dropped (elastic.shrinkAfterSeconds)"
         if why and left > timedelta()

@@ -6,10 +6,15 @@ from datetime import datetime
 from functools import cached_property
 
 from trainyard.api.agent_protocol import AgentState, StopProgress
+from trainyard.api.constants import AGENT
+from trainyard.api.reasons import Reason
+from trainyard.api.recovery import Agent
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import TrainingJobStatus
+from trainyard.api.status import ConditionType, TrainingJobStatus
+from trainyard.domain.state.rank_layout import indivisible
 from trainyard.domain.state.replicas import GroupSize
 from trainyard.domain.state.termination import Kind as TerminationKind
+from trainyard.domain.state.worker_report import WorkerReport
 
 UNSCHEDULABLE = "Unschedulable"
 """The reason of the condition PodScheduled where the scheduler has found no node for the pod."""
@@ -110,41 +115,21 @@ class JobView:
     status: TrainingJobStatus
     deleting: bool = False
 
+    @property
+    def command(self) -> Sequence[str]:
+        """The command of the workers' main container; empty where its image has it."""
+        return self.spec.template["spec"]["containers"][0].get("command") or ()
 
-@dataclass(frozen=True, slots=True)
-class RankProgress:
-    """The progress of a rank, as its agent reports it."""
+    @property
+    def rejects_agent(self) -> bool:
+        """Whether the agent has been found unable to run in the image."""
+        stored = self.status.condition(ConditionType.AGENT_INJECTED)
+        return stored is not None and stored.status == "False" and stored.reason == Reason.NO_PYTHON
 
-    rank: int
-    step: int | None
-    """The last step that it has completed; None where it reports its phase alone."""
-    phase: str
-    total_steps: int | None = None
-    loss: float | None = None
-    step_seconds: float | None = None
-    """The usual duration of a step."""
-    stack: tuple[str, ...] = ()
-    """Its Python stack, the innermost frame first; reported while it hangs."""
-    first: int | None = None
-    """The first step that it has reported in this attempt, where its program uses our library."""
-    compute_seconds: float | None = None
-    """The part of a step in which it computes and does not wait for other ranks, where its program reports that."""
-    measured: Mapping[str, float] = field(default_factory=dict)
-    """What else its program reports, by the names of `MeasuredProgress`."""
-    blocked: str = ""
-    """Why it cannot say where it is: `stopped` by a signal, or `uninterruptible` in the kernel."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerReport:
-    """The last progress report of a worker's agent."""
-
-    attempt: int
-    index: int
-    """The worker's."""
-    ranks: tuple[RankProgress, ...]
-    at: datetime | None = field(default=None, compare=False)
-    """When it was received, by the operator's clock and to the fraction of a second; None: now."""
+    @property
+    def wants_agent(self) -> bool:
+        """Whether the operator injects the agent into the workers, where it can."""
+        return self.spec.recovery.agent is Agent.AUTO and bool(self.command) and not self.rejects_agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +203,36 @@ class Snapshot:
         return GroupSize.following(self.job.spec.replicas, created_for)
 
     @cached_property
+    def expects_agents(self) -> bool:
+        """Whether a new worker has an agent: one that the operator injects, or its image's own."""
+        own = bool(self.job.command) and str(self.job.command[0]).rpartition("/")[2] == AGENT
+        return own or (self.agent and self.job.wants_agent)
+
+    @cached_property
+    def ready_workers(self) -> frozenset[int]:
+        """The workers whose agents can start the current attempt."""
+        attempt, waiting = self.job.status.attempt, AgentState.WAITING
+        agents = ((pod.index, self.agents.get(pod.uid)) for pod in self.current)
+        return frozenset(i for i, a in agents if a and a.connected and a.state is waiting and a.attempt == attempt)
+
+    @cached_property
+    def complete(self) -> bool:
+        """Whether each desired worker has a pod of the current attempt."""
+        return all_present(self.current, self.size.desired)
+
+    @cached_property
+    def created(self) -> Sequence[int]:
+        """The workers whose pods have existed: a missing one was deleted."""
+        status = self.job.status
+        launched = status.internal.launched_attempt == status.attempt
+        return [i for i in range(self.size.desired) if launched or status.created_in_attempt(i) < status.attempt]
+
+    @cached_property
+    def indivisible_because(self) -> str:
+        """Why the ranks of the desired workers cannot be divided into whole copies of the model; empty where they can."""
+        return indivisible(self.job.spec, self.size.desired)
+
+    @cached_property
     def old(self) -> tuple[PodView, ...]:
         """The pods of earlier attempts that are no longer used."""
         status = self.job.status
@@ -229,3 +244,16 @@ class Snapshot:
         """The pods of the workers that join the group."""
         is_joining = self.job.status.is_joining
         return tuple(p for p in self.pods if is_joining(p.index, p.attempt))
+
+    @cached_property
+    def unused(self) -> Sequence[PodView]:
+        """The pods that nothing needs any more: all of a job that ends or is suspended, else old and terminating joining ones."""
+        status = self.job.status
+        if self.job.deleting or status.finished or status.holds(ConditionType.SUSPENDED):
+            return self.pods
+        return (*self.old, *(p for p in self.joining if p.deletion_time))
+
+
+def all_present(pods: Sequence[PodView], desired: int) -> bool:
+    """Return whether each of `desired` workers has a pod."""
+    return {p.index for p in pods} >= set(range(desired))

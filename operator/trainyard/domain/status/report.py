@@ -6,29 +6,25 @@ from typing import Any
 
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
-from trainyard.domain.actions import Event, Outcome
+from trainyard.domain.actions import Event, Outcome, PodChanges, soonest
 from trainyard.domain.conditions import Clear, ConditionUpdate, SetFalse, SetTrue
 from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
-from trainyard.domain.recovery.agent_reports import is_ready
 from trainyard.domain.recovery.suspect_nodes import required
-from trainyard.domain.scaling import scale_up
 from trainyard.domain.state.object_names import selector
-from trainyard.domain.state.rank_layout import indivisible
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
-from trainyard.domain.state.worker_state import Health, State, all_present, has_stopped, health, state
+from trainyard.domain.state.worker_state import Health, State, has_stopped, health, state
 from trainyard.domain.wording import counted
 
 LISTED = 16
 HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED})
 
 
-def report(snapshot: Snapshot, outcome: Outcome, now: datetime) -> Outcome:
-    """Return the outcome with the observed pods in its changes."""
-    job, status, pods = snapshot.job, snapshot.job.status, snapshot.current
-    well = sum(p.ready or state(p) is State.SUCCEEDED for p in pods)
+def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
+    """Return the outcome of these changes of pods, with the observed pods in the status."""
+    job, status, current = snapshot.job, snapshot.job.status, snapshot.current
+    well = sum(p.ready or state(p) is State.SUCCEEDED for p in current)
     changes: StatusChanges = {
-        **outcome.changes,
         "observed_generation": job.generation,
         "replicas": len(snapshot.pods),
         "ready_replicas": well,
@@ -37,16 +33,35 @@ def report(snapshot: Snapshot, outcome: Outcome, now: datetime) -> Outcome:
     if not status.finished:
         changes["ready"] = f"{well}/{snapshot.size.allowed}"
     if status.finished or status.holds(C.SUSPENDED):
-        return replace(outcome, changes=changes, conditions=_at_rest(status))
-    seen = _health(snapshot, opened="rendezvous" in outcome.changes, now=now)
-    updates, running = _conditions(snapshot, seen, now), _running(status, seen, has_pods=bool(pods))
-    changes |= {"workers": _unwell(pods), "phase": _phase(status, seen)}
+        return Outcome(changes, _at_rest(status), pods.actions, pods.events, soonest(pods.waits))
+    straggling, waits = stragglers.straggling_condition(snapshot), stragglers.deadlines(status, now)
+    injected = agent_conditions(job, brought=snapshot.agent)
+    seen = _health(snapshot, opened=pods.rendezvous is not None, now=now)
+    running = _running(status, seen, has_pods=bool(current))
+    changes |= {"workers": _unwell(current), "phase": _phase(status, seen)}
+    if pods.rendezvous:
+        changes["rendezvous"] = pods.rendezvous
     if seen.running:
         changes["running_time"] = status.running_time or now
-    if all_present(pods, snapshot.size.desired):
+    if snapshot.complete:
         changes["launched_attempt"] = status.attempt
-    events = [*outcome.events, *_held_up(status, running)]
-    return replace(outcome, changes=changes, conditions=[*updates, running], events=events)
+    updates = [
+        *_conditions(snapshot, seen),
+        *_sized(snapshot, pods.resizing),
+        *injected,
+        *([straggling] if straggling else []),
+        *_restarted(status, seen),
+        running,
+    ]
+    events = [*_straggling(status, straggling), *_unfollowed(snapshot), *pods.events, *_held_up(status, running)]
+    return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits]))
+
+
+def _straggling(status: TrainingJobStatus, condition: ConditionUpdate | None) -> list[Event]:
+    """Return the event for a condition Straggling that has just become True."""
+    if not isinstance(condition, SetTrue) or status.holds(C.STRAGGLING):
+        return []
+    return [Event("Warning", Reason.STRAGGLERS_DETECTED, condition.message)]
 
 
 def _held_up(status: TrainingJobStatus, running: ConditionUpdate) -> list[Event]:
@@ -57,7 +72,7 @@ def _held_up(status: TrainingJobStatus, running: ConditionUpdate) -> list[Event]
     return [Event("Warning", Reason(running.reason), running.message)]
 
 
-def unfollowed(snapshot: Snapshot) -> list[Event]:
+def _unfollowed(snapshot: Snapshot) -> list[Event]:
     """Return the event that `replicas` is not followed: once, together with the condition."""
     events = []
     for kind, reason, why in (
@@ -104,10 +119,10 @@ def _at_rest(status: TrainingJobStatus) -> list[ConditionUpdate]:
 
 def _health(snapshot: Snapshot, *, opened: bool, now: datetime) -> Health:
     """Return the state of the group. `opened`: this reconcile opens the rendezvous."""
-    seen, workers = health(snapshot.current, snapshot.size.desired), snapshot.size.desired
+    seen = health(snapshot.current, snapshot.size.desired)
     if seen.running and snapshot.job.status.awaiting_rendezvous and not opened:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
-    if indivisible(snapshot.job.spec, workers):
+    if snapshot.indivisible_because:
         return replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.size.invalid_because)
     if not snapshot.current and snapshot.old:
         return replace(
@@ -116,26 +131,26 @@ def _health(snapshot: Snapshot, *, opened: bool, now: datetime) -> Health:
     return seen
 
 
-def _conditions(snapshot: Snapshot, seen: Health, now: datetime) -> list[ConditionUpdate]:
-    """Return the updates of an active job, but for Running."""
-    job, status = snapshot.job, snapshot.job.status
+def _conditions(snapshot: Snapshot, seen: Health) -> list[ConditionUpdate]:
+    """Return the updates of Scheduled and Stalled for an active job."""
     unplaced = seen.reason if seen.reason is Reason.UNSCHEDULABLE else Reason.WORKERS_PENDING
-    straggling = stragglers.straggling_condition(snapshot)
-    # The reason for the restart is useful while the attempt runs, too.
-    restarting = status.condition(C.RESTARTING) if seen.running else None
-    why = f"attempt {status.attempt} began because {restarting.message}" if restarting else ""
     return [
         SetTrue(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
         if seen.scheduled
-        else SetFalse(C.SCHEDULED, unplaced, f"{seen.message}{_avoiding(job, seen.reason)}"),
+        else SetFalse(C.SCHEDULED, unplaced, f"{seen.message}{_avoiding(snapshot.job, seen.reason)}"),
         SetTrue(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)
         if snapshot.size.invalid_because
         else Clear(C.STALLED, seen.reason, "the job continues"),
-        *_sized(snapshot, now),
-        *agent_conditions(job, status, brought=snapshot.agent),
-        *([straggling] if straggling else []),
-        *([Clear(C.RESTARTING, seen.reason, why)] if restarting else []),
     ]
+
+
+def _restarted(status: TrainingJobStatus, seen: Health) -> list[ConditionUpdate]:
+    """Return the update of Restarting once the group runs: the reason for the restart is useful while the attempt runs, too."""
+    restarting = status.condition(C.RESTARTING) if seen.running else None
+    if restarting is None:
+        return []
+    why = f"attempt {status.attempt} began because {restarting.message}"
+    return [Clear(C.RESTARTING, seen.reason, why)]
 
 
 def _running(status: TrainingJobStatus, seen: Health, *, has_pods: bool) -> ConditionUpdate:
@@ -155,19 +170,19 @@ def _phase(status: TrainingJobStatus, seen: Health) -> Phase:
     return Phase.RESTARTING if status.holds(C.RESTARTING) else Phase.PENDING
 
 
-def _sized(snapshot: Snapshot, now: datetime) -> list[ConditionUpdate]:
+def _sized(snapshot: Snapshot, resizing: str) -> list[ConditionUpdate]:
     limited: ConditionUpdate = Clear(C.SCALING_LIMITED, Reason.SIZE_ALLOWED, "replicas is a size that is allowed")
     if snapshot.size.limited_because:
         limited = SetTrue(C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because)
-    if snapshot.size.scale_up_pending:
-        return [limited, SetTrue(C.RESIZING, Reason.WORKERS_JOINING, scale_up.resizing_message(snapshot, now))]
+    if resizing:
+        return [limited, SetTrue(C.RESIZING, Reason.WORKERS_JOINING, resizing)]
     size = counted(snapshot.size.desired, "worker")
     return [limited, Clear(C.RESIZING, Reason.RESIZED, f"the group has {size}")]
 
 
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """Return the message of a group that waits for its rendezvous: ready workers, backoff, pods that have yet to end."""
-    count, desired = sum(is_ready(snapshot, pod) for pod in snapshot.current), snapshot.size.desired
+    count, desired = len(snapshot.ready_workers), snapshot.size.desired
     left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
     until = f"; waiting for pod {left[0]} of an earlier attempt to terminate" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before

@@ -3,24 +3,18 @@
 A transition holds no actions; the next reconcile acts on the stored status (see `Plan`).
 """
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import assert_never
 
-from trainyard.api.agent_protocol import AgentState
-from trainyard.api.constants import AGENT
 from trainyard.api.internal_status import Backoff, Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
 from trainyard.domain.actions import Event, Outcome, Plan
 from trainyard.domain.conditions import Clear, ConditionUpdate, Remove, SetFalse, SetTrue, apply_conditions
-from trainyard.domain.decisions import Decision, Fail, Restart
+from trainyard.domain.decisions import Adopt, Complete, Decision, Fail, Restart, Resume, Suspend
 from trainyard.domain.progress import goodput
-from trainyard.domain.recovery.agent_injection import cannot_run
 from trainyard.domain.recovery.restart_budget import reset_streaks
-from trainyard.domain.recovery.restart_scope import observed_group
-from trainyard.domain.recovery.stored_times import active_time
 from trainyard.domain.recovery.suspect_nodes import remembered
 from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.snapshot import JobView, Snapshot
@@ -46,6 +40,25 @@ def start(job: JobView, now: datetime) -> StatusChanges:
     }
 
 
+def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Outcome:
+    """Return the outcome that stores the decision."""
+    match decision:
+        case Adopt():
+            return adopt(snapshot.job, decision)
+        case Complete():
+            return complete(snapshot.job, snapshot.size.current, now)
+        case Suspend():
+            return suspend(snapshot, now)
+        case Resume():
+            return resume(snapshot.job, now)
+        case Fail():
+            return fail(snapshot.job, decision, now)
+        case Restart():
+            return new_attempt(snapshot, decision, now)
+        case _:
+            assert_never(decision)
+
+
 def resume(job: JobView, now: datetime) -> Outcome:
     """Return the transition that resumes a suspended job."""
     return Outcome(
@@ -58,7 +71,7 @@ def resume(job: JobView, now: datetime) -> Outcome:
 
 def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
     """Return the transition that suspends the job. Its attempt ends, its pods are deleted, and its active time stops."""
-    job, status, active = snapshot.job, snapshot.job.status, active_time(snapshot.job.status, now)
+    job, status, active = snapshot.job, snapshot.job.status, goodput.active_time(snapshot.job.status, now)
     message = "lifecycle.suspend is set: the job has no pods until it is set to false"
     changes: StatusChanges = {
         "observed_generation": job.generation,
@@ -84,47 +97,18 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
     return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
-def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Outcome:
-    """Return the transition that stores the decision."""
-    match decision:
-        case Fail():
-            return fail(snapshot.job, decision, now)
-        case Restart():
-            return new_attempt(snapshot, decision, now)
-        case _:
-            assert_never(decision)
-
-
-def without_coordinator() -> Restart:
-    """Return the restart of workers that wait for a rendezvous after the coordinator was disabled."""
-    message = "the rendezvous cannot open: the coordinator is disabled"
-    return Restart(Reason.AGENT_DISABLED, message)
-
-
-def on_released_nodes(nodes: Sequence[str]) -> Restart:
-    """Return the restart of unscheduled workers whose pods exclude nodes that the job does not avoid any more."""
-    several = len(nodes) > 1
-    message = f"workers are unschedulable, and {', '.join(nodes)} {'are' if several else 'is'} no longer avoided"
-    return Restart(Reason.NODES_RELEASED, message)
-
-
-def without_agent(problem: str) -> Restart:
-    """Return the restart without the agent, which cannot run in the image."""
-    return Restart(Reason.NO_PYTHON, f"{problem}: {AGENT} is disabled for this job", conditions=[cannot_run(problem)])
-
-
-def adopt(snapshot: Snapshot, attempt: int) -> Outcome:
+def adopt(job: JobView, decision: Adopt) -> Outcome:
     """Return the transition that adopts the attempt of a pod or an agent after the status was lost, for example by a restore."""
-    status = snapshot.job.status
-    pods, group = observed_group(snapshot, attempt)
-    note = f"workers are at attempt {attempt}, and the stored status has attempt {status.attempt}: adopting attempt {attempt}"
-    changes: StatusChanges = {"attempt": attempt, "launched_attempt": attempt - 1, "group": group, "stragglers": []}
-    agents = [snapshot.agents.get(pod.uid) for pod in pods]
-    # Agents that wait beside others that run may be those of joining workers. Then the rendezvous stays closed.
-    mixed = {agent.state for agent in agents if agent} >= {AgentState.RUNNING, AgentState.WAITING}
-    if group and not mixed and (address := next((pod.ip for pod in pods if pod.index == 0), "")):
-        # The workers run, or were about to start.
-        changes["rendezvous"] = Rendezvous(attempt=attempt, address=address)
+    stored, attempt = job.status.attempt, decision.attempt
+    note = f"workers are at attempt {attempt}, and the stored status has attempt {stored}: adopting attempt {attempt}"
+    changes: StatusChanges = {
+        "attempt": attempt,
+        "launched_attempt": attempt - 1,
+        "group": decision.group,
+        "stragglers": [],
+    }
+    if decision.address:
+        changes["rendezvous"] = Rendezvous(attempt=attempt, address=decision.address)
     return Outcome(changes, events=[Event("Warning", Reason.ATTEMPT_ADOPTED, note)])
 
 
@@ -161,7 +145,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
     changes: StatusChanges = {
         "observed_generation": job.generation,
         "suspect_nodes": remembered(job, now),
-        "goodput": goodput.at_restart(status, active_time(status, now)),
+        "goodput": goodput.at_restart(status, goodput.active_time(status, now)),
         **_next_attempt(status, snapshot.size.current, now),
         **decision.changes,
         "phase": Phase.RESTARTING,
@@ -193,7 +177,7 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
 
 def _finish(job: JobView, now: datetime) -> StatusChanges:
     """Return the changes of a job that finishes."""
-    active = active_time(job.status, now)
+    active = goodput.active_time(job.status, now)
     return {
         "observed_generation": job.generation,
         "completion_time": now,

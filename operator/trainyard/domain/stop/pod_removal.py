@@ -1,25 +1,40 @@
-"""Delete pods by force that only a lost node could terminate. Pure.
+"""Delete pods: those that nothing needs any more, and by force those that only a lost node could terminate. Pure.
 
 Until then they count against quotas, keep their names and their attached volumes, and are listed as Terminating. Their ranks may
 still run after that; docs/design/0012-restart-scopes.md explains why this is harmless.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import assert_never
 
-from trainyard.domain.actions import RemovePod
+from trainyard.api.reasons import Reason
+from trainyard.api.spec import CleanPods
+from trainyard.domain.actions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod
 from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.state.worker_state import has_stopped
 
 TRY_AGAIN = 60.0
 """Seconds until a pod that still exists is checked again."""
+FAILED_WORKER_EXIT_TIMEOUT = timedelta(seconds=60)
+"""How long the worker that failed the job may take to exit by itself. It never does where its node restarts its container."""
 
 
-def removals(snapshot: Snapshot, unused: Iterable[PodView], now: datetime) -> tuple[list[RemovePod], list[float]]:
-    """Return the removals of unused pods that are due now, and the seconds until each next one."""
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """The removals by force that are due now, and the seconds until each next one."""
+
+    actions: Sequence[RemovePod] = ()
+    waits: Sequence[float] = ()
+
+
+def removals(snapshot: Snapshot, now: datetime) -> Removals:
+    """Return the removals of the pods that nothing needs any more."""
     after = snapshot.job.spec.recovery.force_delete_after_seconds
     actions: list[RemovePod] = []
     waits: list[float] = []
-    for pod in unused if after else ():
+    for pod in snapshot.unused if after else ():
         if pod.deletion_time is None or pod.node_lost_at is None or pod.removed:
             continue
         left = (max(pod.deletion_time, pod.node_lost_at) - now) + timedelta(seconds=after)
@@ -31,7 +46,42 @@ def removals(snapshot: Snapshot, unused: Iterable[PodView], now: datetime) -> tu
             continue
         note = f"pod {pod.name} is deleted by force: node {pod.node} is unreachable, and the grace period ended at {pod.deletion_time:%H:%M:%S} UTC"
         actions.append(RemovePod(pod.name, pod.uid, note))
-    return actions, waits
+    return Removals(tuple(actions), waits)
+
+
+def delete_pods(pods: Sequence[PodView], reason: Reason) -> list[Action]:
+    """Return the deletions of those pods that are not being deleted yet."""
+    return [DeletePod(p.name, p.uid, reason) for p in pods if p.deletion_time is None]
+
+
+def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outcome | PodChanges:
+    """Return what follows the end of a job: delete pods by `cleanPods`, and the job by `ttlSecondsAfterFinished`."""
+    lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
+    ttl, ended = lifecycle.ttl_seconds_after_finished, status.completion_time
+    waits = [*removed.waits]
+    if ttl is not None and ended is not None:
+        wait = ttl - (now - ended).total_seconds()
+        if wait <= 0:
+            return Outcome(actions=[DeleteJob(Reason.TTL_EXPIRED)])
+        waits.append(wait)
+    # The agent of the worker that failed the job exits by itself once it receives that: people need its log.
+    last, left = status.last_failure, (ended or now) + FAILED_WORKER_EXIT_TIMEOUT - now
+    spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
+    waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not has_stopped(p)]
+    doomed = [p for p in snapshot.pods if _goes(p, lifecycle.clean_pods, spared)]
+    return PodChanges([*delete_pods(doomed, Reason.JOB_FINISHED), *removed.actions], waits)
+
+
+def _goes(pod: PodView, policy: CleanPods, spared: str) -> bool:
+    match policy:
+        case CleanPods.ALL:
+            return True
+        case CleanPods.RUNNING:
+            return not pod.ended and not (pod.uid == spared and pod.exit is None)
+        case CleanPods.NONE:
+            return False
+        case _:
+            assert_never(policy)
 
 
 def _agent_connected(snapshot: Snapshot, pod: PodView) -> bool:

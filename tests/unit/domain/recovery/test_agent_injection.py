@@ -10,7 +10,6 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Restarts
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.recovery.agent_injection import wants_agent
 from trainyard.domain.state.termination import Kind
 
 COMMAND: dict[str, Any] = {
@@ -43,7 +42,7 @@ def test_agent_is_disabled_uncounted_in_unsupported_image(failure: dict[str, Any
     assert summarize(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
     (event,) = after.events
     assert event.note == f"{why}: trainyard-agent is disabled for this job; restarting all workers as attempt 2"
-    assert not wants_agent(scene.with_status(conditions=after.status.conditions).job)
+    assert not scene.with_status(conditions=after.status.conditions).job.wants_agent
 
 
 @pytest.mark.parametrize(
@@ -108,4 +107,4 @@ def test_after_a_suspension_it_is_tried_again() -> None:
     scene = job(3, **COMMAND).suspended().with_conditions(UNFIT)
     resumed = decided(scene).status
     assert resumed.condition(C.AGENT_INJECTED) is None
-    assert wants_agent(scene.with_status(conditions=resumed.conditions).job)
+    assert scene.with_status(conditions=resumed.conditions).job.wants_agent

@@ -1,0 +1,49 @@
+"""Find the attempt of the workers after the stored status was lost, for example by a restore. Pure."""
+
+from trainyard.api.agent_protocol import AgentState
+from trainyard.api.internal_status import Group
+from trainyard.domain.decisions import Adopt
+from trainyard.domain.recovery.restart_scope import made_of
+from trainyard.domain.state.snapshot import PodView, Snapshot
+
+MAX_PLAUSIBLE_ATTEMPT = 1_000_000_000
+"""The operator ignores pods and agents of later attempts: no job has so many, so that it did not create them."""
+
+
+def lost_attempt(snapshot: Snapshot) -> Adopt | None:
+    """Return the adoption of the newest attempt of a pod, or of all agents, where it is later than the stored one."""
+    attempts = [*(pod.attempt for pod in snapshot.pods), _attempt_of_all_agents(snapshot)]
+    newest = max((attempt for attempt in attempts if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
+    if newest <= snapshot.job.status.attempt:
+        return None
+    pods, group = _observed_group(snapshot, newest)
+    agents = [snapshot.agents.get(pod.uid) for pod in pods]
+    # Agents that wait beside others that run may be those of joining workers. Then the rendezvous stays closed.
+    mixed = {agent.state for agent in agents if agent} >= {AgentState.RUNNING, AgentState.WAITING}
+    first = next((pod.ip for pod in pods if pod.index == 0), "")
+    # Otherwise the workers run, or were about to start.
+    return Adopt(newest, group, address=first if group and not mixed else "")
+
+
+def _attempt_of_all_agents(snapshot: Snapshot) -> int:
+    """Return the attempt that all agents report, where it is later than the stored one; else 0.
+
+    An agent reports for its own worker alone. So all agents must be connected and agree before the job adopts their attempt.
+    """
+    stored = snapshot.job.status.attempt
+    newest = max((agent.attempt for agent in snapshot.agents.values()), default=0)
+    if newest <= stored:
+        return 0
+    pods, _ = _observed_group(snapshot, newest)
+    agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
+    agreed = all(agent is not None and agent.attempt > stored for agent in agents)
+    return newest if agreed and len(pods) == snapshot.size.desired else 0
+
+
+def _observed_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
+    """Return the newest pod of each worker, and their group; it is None where all were created for this attempt."""
+    newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
+    pods = [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
+    since = min((pod.attempt for pod in pods), default=attempt)
+    replaced = {pod.index: pod.attempt for pod in pods if pod.attempt > since}
+    return pods, None if since == attempt else made_of(since, replaced, snapshot.size.desired)
