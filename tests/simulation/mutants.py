@@ -20,7 +20,7 @@ from trainyard.domain.actions import DeletePod, Outcome, Plan, RemovePod
 from trainyard.domain.decisions import Fail, Restart
 from trainyard.domain.recovery import failure_policy
 from trainyard.domain.recovery.root_cause import Cause
-from trainyard.domain.scaling import scale_up
+from trainyard.domain.scaling import group_size
 from trainyard.domain.state import worker_state
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.status import transitions
@@ -192,7 +192,7 @@ def resumes_the_old_attempt() -> Planted:
 
 def takes_a_size_that_is_not_allowed() -> Planted:
     """A group follows `replicas` to whatever number it says."""
-    return scale_up, "allowed_size", lambda snapshot: snapshot.size
+    return group_size, "allowed_size", lambda snapshot: snapshot.size
 
 
 # How it writes

@@ -13,7 +13,7 @@ from trainyard.coordinator import assignments
 from trainyard.domain.actions import Outcome
 from trainyard.domain.progress import goodput
 from trainyard.domain.recovery import agent_reports
-from trainyard.domain.scaling import capacity, scale_up
+from trainyard.domain.scaling import group_size
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.status import transitions
 from trainyard.domain.stop import coordinated_stop
@@ -88,9 +88,9 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
     ),
     "who is to join is not made to wait": (TrainingJobStatus, "is_joining", lambda _: always("")),
     "those beyond a new size go on": (TrainingJobStatus, "includes", lambda _: always("yes")),
-    "room is waited for without an end": (capacity, "_capacity_timeout_left", lambda _: always(None)),
+    "room is waited for without an end": (group_size, "capacity_timeout_left", lambda _: always(None)),
     "where there is room for some, all are waited for": (
-        scale_up,
+        group_size,
         "target_size",
         lambda _: lambda snapshot, _now: snapshot.size.allowed,
     ),

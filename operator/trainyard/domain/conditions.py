@@ -55,13 +55,14 @@ def apply_conditions(
     """Return the conditions of `status` with `updates` applied. All others stay as they are, unknown types too."""
     result = {c.type: c for c in status.conditions}
     for update in updates:
+        before = result.get(update.kind)
         match update:
             case Remove():
                 result.pop(update.kind, None)
-            case Clear() if not status.holds(update.kind):
+            case Clear() if before is None or before.status != "True":
                 continue
             case SetTrue() | SetFalse() | Clear():
-                result[update.kind] = _updated(result.get(update.kind), update, generation, now)
+                result[update.kind] = _updated(before, update, generation, now)
             case _:
                 assert_never(update)
     return sorted(result.values(), key=lambda c: ORDER.get(c.type, len(ORDER)))

@@ -18,13 +18,14 @@ from trainyard.domain.progress.group_progress import last_step_of, progress
 from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.adoption import lost_attempt
 from trainyard.domain.recovery.agent_injection import without_agent
+from trainyard.domain.recovery.restart_scope import can_join
 from trainyard.domain.recovery.root_cause import Cause, find_cause, root_cause_wait_left
 from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import resize
-from trainyard.domain.scaling.scale_up import decide_size
-from trainyard.domain.state.snapshot import JobView, Snapshot, all_present
-from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.scaling.group_size import decide_size
+from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.state.worker_state import State, all_present, state
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report
 from trainyard.domain.stop import pod_removal
@@ -53,10 +54,21 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         snapshot = _gather(snapshot, now)
         step = _interruption(snapshot, removed, now)
     if step is None:
-        snapshot = _begin(agent_reports.merge_agent_reports(snapshot, now), now)
+        snapshot = agent_reports.merge_agent_reports(snapshot, now)
+        if status.internal.active_since is None:
+            # The first reconcile of a job needs no transition of its own: its pods have attempt 1, as has a status never written.
+            begun = snapshot.job.status.evolve(**transitions.start(snapshot.job, now))
+            snapshot = replace(snapshot, job=replace(snapshot.job, status=begun))
         deadlines = check_deadlines(snapshot, now)
         step = _decide(snapshot, deadlines, now) or reconcile_pods(snapshot, removed, deadlines.waits, now)
-    return transitions.store(snapshot.job, _outcome(step, snapshot, now), now)
+    match step:
+        case Outcome():
+            outcome = step
+        case PodChanges():
+            outcome = report(snapshot, step, now)
+        case _:
+            outcome = transitions.apply(step, snapshot, now)
+    return transitions.store(snapshot.job, outcome, now)
 
 
 def ours(job: JobView) -> bool:
@@ -77,22 +89,9 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
             "stragglers": stragglers.stragglers(snapshot, now),
         }
         changes = {**changes, **reported}
-    snapshot = _with_status(snapshot, changes)
-    return replace(snapshot, decided_size=decide_size(snapshot, now))
-
-
-def _begin(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """Return the snapshot of a job that has begun. The first reconcile needs no transition of its own.
-
-    Its pods have attempt 1, as has a status never written.
-    """
-    begun = snapshot.job.status.internal.active_since is not None
-    return snapshot if begun else _with_status(snapshot, transitions.start(snapshot.job, now))
-
-
-def _with_status(snapshot: Snapshot, changes: StatusChanges) -> Snapshot:
-    status = snapshot.job.status.evolve(**changes) if changes else snapshot.job.status
-    return replace(snapshot, job=replace(snapshot.job, status=status))
+    if changes:
+        snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
+    return replace(snapshot, decided_size=decide_size(snapshot, now, joinable=can_join(snapshot)))
 
 
 def _interruption(snapshot: Snapshot, removed: Removals, now: datetime) -> Step | None:
@@ -148,14 +147,3 @@ def _on_failure(cause: Cause, snapshot: Snapshot, now: datetime) -> Decision:
         return restart
     cause = replace(cause, reported_step=last_step_of(snapshot, cause.index))
     return failure_policy.apply_failure_policy(cause, snapshot, now)
-
-
-def _outcome(step: Step, snapshot: Snapshot, now: datetime) -> Outcome:
-    """Return the outcome of a step: the report of what is observed, or the transition of a decision."""
-    match step:
-        case Outcome():
-            return step
-        case PodChanges():
-            return report(snapshot, step, now)
-        case _:
-            return transitions.apply(step, snapshot, now)

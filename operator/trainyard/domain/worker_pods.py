@@ -84,8 +84,7 @@ def _to_create(snapshot: Snapshot) -> bool:
 def _create_workers(snapshot: Snapshot) -> list[Action]:
     """Return the creations of the workers that are missing."""
     status, replicas = snapshot.job.status, snapshot.size.desired
-    present = {p.index for p in snapshot.current}
-    missing = [i for i in range(replicas) if i not in present and _to_create(snapshot)]
+    missing = snapshot.missing if _to_create(snapshot) else ()
     return [CreateWorker(i, status.created_in_attempt(i), replicas) for i in missing]
 
 
@@ -106,7 +105,7 @@ def _open_rendezvous(snapshot: Snapshot) -> Rendezvous | None:
     """
     status = snapshot.job.status
     ready = all(pod.index in snapshot.ready_workers for pod in snapshot.current)
-    if not status.awaiting_rendezvous or not snapshot.complete or not ready:
+    if not status.awaiting_rendezvous or snapshot.missing or not ready:
         return None
     address = _rendezvous_address(snapshot)
     return Rendezvous(attempt=status.attempt, address=address) if address else None

@@ -1,5 +1,7 @@
 """Find the attempt of the workers after the stored status was lost, for example by a restore. Pure."""
 
+from collections.abc import Sequence
+
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group
 from trainyard.domain.decisions import Adopt
@@ -16,7 +18,8 @@ def lost_attempt(snapshot: Snapshot) -> Adopt | None:
     newest = max((attempt for attempt in attempts if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
     if newest <= snapshot.job.status.attempt:
         return None
-    pods, group = _observed_group(snapshot, newest)
+    pods = _newest_pods(snapshot, newest)
+    group = _group_of(pods, newest, snapshot.size.desired)
     agents = [snapshot.agents.get(pod.uid) for pod in pods]
     # Agents that wait beside others that run may be those of joining workers. Then the rendezvous stays closed.
     mixed = {agent.state for agent in agents if agent} >= {AgentState.RUNNING, AgentState.WAITING}
@@ -34,16 +37,20 @@ def _attempt_of_all_agents(snapshot: Snapshot) -> int:
     newest = max((agent.attempt for agent in snapshot.agents.values()), default=0)
     if newest <= stored:
         return 0
-    pods, _ = _observed_group(snapshot, newest)
+    pods = _newest_pods(snapshot, newest)
     agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.ended]
     agreed = all(agent is not None and agent.attempt > stored for agent in agents)
     return newest if agreed and len(pods) == snapshot.size.desired else 0
 
 
-def _observed_group(snapshot: Snapshot, attempt: int) -> tuple[list[PodView], Group | None]:
-    """Return the newest pod of each worker, and their group; it is None where all were created for this attempt."""
+def _newest_pods(snapshot: Snapshot, attempt: int) -> list[PodView]:
+    """Return the newest pod of each worker, up to this attempt."""
     newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
-    pods = [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
+    return [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
+
+
+def _group_of(pods: Sequence[PodView], attempt: int, size: int) -> Group | None:
+    """Return the group of these pods; None where all were created for this attempt."""
     since = min((pod.attempt for pod in pods), default=attempt)
     replaced = {pod.index: pod.attempt for pod in pods if pod.attempt > since}
-    return pods, None if since == attempt else made_of(since, replaced, snapshot.size.desired)
+    return None if since == attempt else made_of(since, replaced, size)

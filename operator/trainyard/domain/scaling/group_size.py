@@ -1,13 +1,88 @@
-"""Choose among the sizes that `spec.elastic` and `spec.parallelism` allow. Pure."""
+"""Decide the size of the group: what the spec allows, what the cluster has capacity for, and who is ready to join. Pure.
 
+Workers are numbered from 0 without gaps, in a smaller group too: where worker 1 is unschedulable, the last worker gives up its node.
+"""
+
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from math import gcd, lcm
 
+from trainyard.api.agent_protocol import AgentState
+from trainyard.api.reasons import Reason
 from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.status import ConditionType as C
 from trainyard.domain.state.rank_layout import indivisible, processes
 from trainyard.domain.state.replicas import GroupSize
-from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodView, Snapshot
+from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.wording import counted
+
+
+def decide_size(snapshot: Snapshot, now: datetime, *, joinable: bool) -> GroupSize:
+    """Return the group's size for this reconcile: it keeps its workers until the joining ones are ready, or one of them has failed.
+
+    `joinable`: whether new workers can join the existing pods. Otherwise nothing is gated: all pods are created again.
+    """
+    decided = allowed_size(snapshot)
+    snapshot = replace(snapshot, decided_size=decided)
+    status, current, allowed = snapshot.job.status, decided.current, decided.allowed
+    launched = status.internal.launched_attempt > 0 or status.internal.joining is not None
+    # During elastic.growAfterSeconds, several requests become one change.
+    cooldown = scale_up_cooldown_left(snapshot, now) > timedelta()
+    if allowed <= current or not launched or not (joinable or cooldown):
+        return decided
+    # Workers that are joining already continue. But none takes a node that the group itself has requested in vain.
+    joining = status.internal.joining
+    requested = joining is not None and joining.current_size == current < joining.target_size
+    kept, limits = keep(decided, current), decided.limited_because or _why_outside_limits(snapshot)
+    stays = (cooldown and not requested) or capacity_timeout_expired(replace(snapshot, decided_size=kept), now)
+    target = current if stays else target_size(snapshot, now)
+    if target > current and may_scale_up(snapshot) and _joining_settled(snapshot, range(current, target)):
+        return keep(decided, target)
+    return replace(kept, target=target, limited_because=limits)
+
+
+def target_size(snapshot: Snapshot, now: datetime) -> int:
+    """Return the size that the group gets with the joining workers: the allowed one, or as many as are scheduled after the timeout."""
+    allowed, joining = snapshot.size.allowed, snapshot.job.status.internal.joining
+    elastic = snapshot.job.spec.elastic
+    if elastic is None or joining is None or joining.current_size != snapshot.size.current:
+        return allowed
+    # Where fewer workers were requested first, the rest is requested when the group has scaled up.
+    limit = min(joining.target_size, allowed)
+    fewer = largest_allowed(snapshot.job.spec, limit) if joining.requested_size == allowed else None
+    requested = fewer if fewer and fewer > joining.current_size else allowed
+    if (
+        joining.ready_since is None
+        or join_timeout_left(snapshot, now) > timedelta()
+        or not _schedulability_known(snapshot)
+    ):
+        return requested
+    # An unschedulable worker takes over the node of a higher index. A scheduled worker that does not start caps the size at its index.
+    stuck = [pod.index for pod in snapshot.joining if pod.scheduled and pod.issue and not pod.running]
+    usable = [pod for pod in snapshot.joining if pod.index not in stuck]
+    return largest_scheduled_size(snapshot, usable, min([requested, *stuck]), joining.current_size) or requested
+
+
+def allowed_size(snapshot: Snapshot) -> GroupSize:
+    """Return the group's size where all allowed workers are created at once: a size that is not allowed is not followed.
+
+    An elastic group gets the next smaller allowed size, or the smallest of all. Any other group keeps the size for which
+    it was created, and is recovered at it; where there is none yet, no worker is created.
+    """
+    spec, size = snapshot.job.spec, snapshot.size
+    allowed = largest_allowed(spec, size.requested)
+    why, unstartable = indivisible(spec, size.requested), indivisible(spec, size.current)
+    if allowed is None and not unstartable:
+        allowed = _smallest_allowed(spec)
+    if allowed is not None:
+        return size if allowed == size.requested else _limited(spec, size, allowed)
+    if not why:
+        return size
+    group = f"until then the group keeps its {counted(size.current, 'worker')}"
+    then = "no worker is started" if unstartable else group
+    return replace(keep(size, size.current), allowed=size.current, invalid_because=f"{why}; {then}")
 
 
 def largest_allowed(spec: TrainingJobSpec, workers: int) -> int | None:
@@ -35,32 +110,12 @@ def _smallest_allowed(spec: TrainingJobSpec) -> int | None:
     return next((size for size in sizes if largest_allowed(spec, size) == size), None)
 
 
-def allowed_size(snapshot: Snapshot) -> GroupSize:
-    """Return the group's size where all allowed workers are created at once: a size that is not allowed is not followed.
-
-    An elastic group gets the next smaller allowed size, or the smallest of all. Any other group keeps the size for which
-    it was created, and is recovered at it; where there is none yet, no worker is created.
-    """
-    spec, size = snapshot.job.spec, snapshot.size
-    why, unstartable = indivisible(spec, size.requested), indivisible(spec, size.current)
-    allowed = largest_allowed(spec, size.requested)
-    if allowed is None and not unstartable:
-        allowed = _smallest_allowed(spec)
-    if allowed is not None:
-        return size if allowed == size.requested else _limited(spec, size, allowed)
-    if not why:
-        return size
-    group = f"until then the group keeps its {counted(size.current, 'worker')}"
-    then = "no worker is started" if unstartable else group
-    return replace(keep(size, size.current), allowed=size.current, invalid_because=f"{why}; {then}")
-
-
 def keep(size: GroupSize, workers: int) -> GroupSize:
     """Return the size of a group that must have this number of workers now, and to which no others join."""
     return replace(size, desired=workers, target=workers)
 
 
-def why_outside_limits(snapshot: Snapshot) -> str:
+def _why_outside_limits(snapshot: Snapshot) -> str:
     """Return that a group which waits to scale up has a size that `elastic` excludes since it was changed; empty otherwise."""
     spec, size = snapshot.job.spec, snapshot.size.current
     if spec.elastic is None or largest_allowed(spec, size) == size:
@@ -82,3 +137,102 @@ def _why_limited(spec: TrainingJobSpec, workers: int) -> str:
         allowed = f"elastic.multipleOf is {elastic.multiple_of if elastic else 1}"
     whole = f", and one copy of the model needs {spec.parallelism.ranks} ranks" if spec.parallelism else ""
     return f"replicas is {spec.replicas}, and {allowed}{whole}: the group has {counted(workers, 'worker')}"
+
+
+def largest_scheduled_size(snapshot: Snapshot, joining: Sequence[PodView], most: int, above: int = 0) -> int | None:
+    """Return the largest allowed size, up to `most`, on the nodes of the group and of `joining`; None where none exceeds `above`."""
+    elastic = snapshot.job.spec.elastic
+    reserved = (elastic.on_demand_replicas if elastic else None) or 0
+    scheduled = [pod.index for pod in (*snapshot.current, *joining) if is_scheduled(pod)]
+    on_demand = sum(index < reserved for index in scheduled)
+    # The other workers may have spot nodes, which the first ones must not use. They give these up only where nothing else is possible.
+    for capacity in (on_demand if on_demand < reserved else len(scheduled), len(scheduled)):
+        size = largest_allowed(snapshot.job.spec, min(capacity, most))
+        if size is not None and size > above:
+            return size
+    return None
+
+
+def capacity_timeout_expired(snapshot: Snapshot, now: datetime) -> bool:
+    """Return whether workers of the group have been unschedulable for `elastic.shrinkAfterSeconds`."""
+    left = capacity_timeout_left(snapshot, now)
+    return left is not None and left <= timedelta()
+
+
+def capacity_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
+    """Return how much longer the group waits for its unschedulable workers; None where there are none, or it is not elastic."""
+    spec, start = snapshot.job.spec, snapshot.job.status.starting_since
+    if spec.elastic is None or start is None or not _unschedulable_workers(snapshot):
+        return None
+    return start + timedelta(seconds=spec.elastic.shrink_after_seconds) - now
+
+
+def _unschedulable_workers(snapshot: Snapshot) -> list[int]:
+    """Return the workers of the group without capacity; none while the scheduler has not handled one of them yet."""
+    running, missing = snapshot.job.status.condition(C.RUNNING), snapshot.missing
+    over_quota = running is not None and running.status == "False" and running.reason == Reason.QUOTA_EXCEEDED
+    pending = [pod for pod in snapshot.current if not is_scheduled(pod)]
+    if (missing and not over_quota) or not all(map(_is_unschedulable, pending)):
+        return []
+    return sorted([*missing, *(pod.index for pod in pending)])
+
+
+def _is_unschedulable(pod: PodView) -> bool:
+    return pod.issue is not None and pod.issue.reason == UNSCHEDULABLE
+
+
+def _schedulability_known(snapshot: Snapshot) -> bool:
+    """Return whether the whole group is scheduled, and the scheduler has handled all joining workers."""
+    return _all_scheduled(snapshot) and all(is_scheduled(pod) or _is_unschedulable(pod) for pod in snapshot.joining)
+
+
+def is_scheduled(pod: PodView) -> bool:
+    """Return whether the pod has a node, or needs none any more."""
+    return pod.scheduled or pod.ended
+
+
+def may_scale_up(snapshot: Snapshot) -> bool:
+    """Return whether an elastic group has nodes for all of its own workers; any other group may always scale up."""
+    return snapshot.job.spec.elastic is None or _all_scheduled(snapshot)
+
+
+def _all_scheduled(snapshot: Snapshot) -> bool:
+    """Return whether all workers of the group have a node."""
+    return sum(map(is_scheduled, snapshot.current)) >= snapshot.size.current
+
+
+def _joining_settled(snapshot: Snapshot, indexes: range) -> bool:
+    """Return whether the joining workers with these indexes are ready, or a group that is not elastic has lost one."""
+    pods = {pod.index: pod for pod in snapshot.joining}
+    if any(map(has_failed, pods.values())):
+        return snapshot.job.spec.elastic is None
+    return all(index in pods and is_ready(snapshot, pods[index]) for index in indexes)
+
+
+def has_failed(pod: PodView) -> bool:
+    """Return whether the worker cannot join any more. A deleted pod is created again; a sidecar may outlive the main container."""
+    return pod.deletion_time is None and (pod.ended or state(pod) is State.FAILED)
+
+
+def is_ready(snapshot: Snapshot, pod: PodView) -> bool:
+    """Return whether the joining worker has started and is prepared to join."""
+    agent = snapshot.agents.get(pod.uid)
+    waiting = agent is not None and agent.connected and agent.state is AgentState.WAITING and agent.prepared
+    # The agent may connect before the node reports the container as running.
+    return waiting and pod.running and not pod.disruption
+
+
+def join_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta:
+    """Return how much longer ready workers wait for joining workers that are unschedulable or do not start."""
+    elastic, joining = snapshot.job.spec.elastic, snapshot.job.status.internal.joining
+    if elastic is None or joining is None or joining.ready_since is None:
+        return timedelta()
+    return joining.ready_since + timedelta(seconds=elastic.shrink_after_seconds) - now
+
+
+def scale_up_cooldown_left(snapshot: Snapshot, now: datetime) -> timedelta:
+    """Return how much longer an elastic group keeps its size after its last resize, or after joining workers have failed."""
+    elastic, since = snapshot.job.spec.elastic, snapshot.job.status.internal.scale_up_paused_since
+    if elastic is None or since is None:
+        return timedelta()
+    return since + timedelta(seconds=elastic.grow_after_seconds) - now

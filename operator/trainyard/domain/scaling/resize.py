@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from trainyard.api.internal_status import Backoff, Joining
 from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C
 from trainyard.domain.decisions import Restart
 from trainyard.domain.recovery.restart_budget import increment, reset_streaks
-from trainyard.domain.recovery.restart_scope import choose_resized_group, torchrun_rendezvous
-from trainyard.domain.scaling.capacity import feasible_size, unschedulable_message
-from trainyard.domain.scaling.group_size import keep
+from trainyard.domain.recovery.restart_scope import can_join, choose_resized_group, torchrun_rendezvous
+from trainyard.domain.scaling.group_size import capacity_timeout_expired, keep, largest_scheduled_size
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
 
@@ -31,9 +31,14 @@ def resize(snapshot: Snapshot, was: int, now: datetime) -> Restart:
 
 
 def fit_to_capacity(snapshot: Snapshot, now: datetime) -> Restart | None:
-    """Return the decision to restart the group with fewer workers because the others are unschedulable."""
-    size, why = feasible_size(snapshot, now), unschedulable_message(snapshot)
-    if size is None:
+    """Return the decision to restart the group with fewer workers because the others are unschedulable.
+
+    None where the capacity timeout has not expired. It is also None where the other workers could not join later: then all
+    would be restarted for them at once.
+    """
+    joinable, why = can_join(snapshot), _unschedulable_message(snapshot)
+    size = _feasible_size(snapshot, now)
+    if size is None or not joinable:
         return None
     workers, elastic = snapshot.size.desired, snapshot.job.spec.elastic
     seconds = elastic.shrink_after_seconds if elastic else 0
@@ -64,3 +69,23 @@ def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Jo
         # No pod has to be created.
         update["launched_attempt"] = status.attempt + 1
     return Restart(reason, why, scope=scope, changes=update)
+
+
+def _feasible_size(snapshot: Snapshot, now: datetime) -> int | None:
+    """Return the size with which the group continues now because the capacity timeout has expired; None where it keeps its size."""
+    if not capacity_timeout_expired(snapshot, now):
+        return None
+    workers = snapshot.size.desired
+    size = largest_scheduled_size(snapshot, snapshot.joining, workers)
+    if size is None:
+        return None
+    return size if size < workers or snapshot.joining else None
+
+
+def _unschedulable_message(snapshot: Snapshot) -> str:
+    """Return why workers of the group have no node, as the scheduler or the API server words it."""
+    waiting = [pod for pod in snapshot.current if pod.issue and not pod.scheduled]
+    if waiting and waiting[0].issue:
+        return f"pod {waiting[0].name}: {waiting[0].issue.message or waiting[0].issue.reason}"
+    condition = snapshot.job.status.condition(C.RUNNING)
+    return condition.message if condition else "their pods do not exist"

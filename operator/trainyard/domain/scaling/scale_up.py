@@ -1,28 +1,23 @@
 """Scale up a running group: new workers are created, started and prepared before the others stop for them. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Joining
 from trainyard.api.reasons import Reason
 from trainyard.api.status import StatusChanges
 from trainyard.domain.actions import Action, CreateWorker, Event
-from trainyard.domain.recovery.restart_scope import can_join
-from trainyard.domain.scaling.capacity import (
-    all_scheduled,
-    capacity_timeout_expired,
-    deadlines,
+from trainyard.domain.scaling.group_size import (
+    capacity_timeout_left,
+    has_failed,
+    is_ready,
     is_scheduled,
     join_timeout_left,
+    may_scale_up,
     scale_up_cooldown_left,
-    target_size,
 )
-from trainyard.domain.scaling.group_size import allowed_size, keep, why_outside_limits
-from trainyard.domain.state.replicas import GroupSize
-from trainyard.domain.state.snapshot import PodView, Snapshot
-from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
 
 
@@ -41,42 +36,19 @@ class ScaleUp:
     """The seconds until each timeout of the group's size."""
 
 
-def decide_size(snapshot: Snapshot, now: datetime) -> GroupSize:
-    """Return the group's size for this reconcile: it keeps its workers until the joining ones are ready, or one of them has failed.
-
-    Where new workers cannot join the existing pods, nothing is gated: all pods are created again.
-    """
-    joinable = can_join(snapshot)
-    decided = allowed_size(snapshot)
-    snapshot = replace(snapshot, decided_size=decided)
-    status, current, allowed = snapshot.job.status, decided.current, decided.allowed
-    launched = status.internal.launched_attempt > 0 or status.internal.joining is not None
-    # During elastic.growAfterSeconds, several requests become one change.
-    cooldown = scale_up_cooldown_left(snapshot, now) > timedelta()
-    if allowed <= current or not launched or not (joinable or cooldown):
-        return decided
-    # Workers that are joining already continue. But none takes a node that the group itself has requested in vain.
-    joining = status.internal.joining
-    requested = joining is not None and joining.current_size == current < joining.target_size
-    kept, limits = keep(decided, current), decided.limited_because or why_outside_limits(snapshot)
-    stays = (cooldown and not requested) or capacity_timeout_expired(replace(snapshot, decided_size=kept), now)
-    target = current if stays else target_size(snapshot, now)
-    if target > current and _may_scale_up(snapshot) and _joining_settled(snapshot, range(current, target)):
-        return keep(decided, target)
-    return replace(kept, target=target, limited_because=limits)
-
-
 def scale_up(snapshot: Snapshot, now: datetime) -> ScaleUp:
     """Return what the group does for the workers that join it."""
     cooldown, left = scale_up_cooldown_left(snapshot, now), join_timeout_left(snapshot, now)
-    waits = deadlines(snapshot, now)
+    waits = [capacity_timeout_left(snapshot, now) or timedelta()]
+    if snapshot.size.scale_up_pending:
+        waits += [left, cooldown]
     changes = _joining_update(snapshot, now)
     return ScaleUp(
         changes,
         scale_up_events(snapshot, changes),
         _create_joining_workers(snapshot),
         _resizing_message(snapshot, cooldown, left, now) if snapshot.size.scale_up_pending else "",
-        waits,
+        [wait.total_seconds() for wait in waits if wait > timedelta()],
     )
 
 
@@ -85,7 +57,7 @@ def _joining_update(snapshot: Snapshot, now: datetime) -> StatusChanges:
     before, size = snapshot.job.status.internal.joining, snapshot.size
     if not size.scale_up_pending:
         return _joining_ended(snapshot)
-    if snapshot.job.spec.elastic and any(map(_has_failed, snapshot.joining)):
+    if snapshot.job.spec.elastic and any(map(has_failed, snapshot.joining)):
         # All are tried again after the cooldown: the group does not stop for workers that failed before they joined.
         return {
             "joining": Joining(
@@ -130,7 +102,7 @@ def scale_up_events(snapshot: Snapshot, changed: StatusChanges) -> Sequence[Even
     """Return the event with which a scale-up starts, or fails."""
     after, before = changed.get("joining"), snapshot.job.status.internal.joining
     if "scale_up_paused_since" in changed:
-        failed = next(filter(_has_failed, snapshot.joining))
+        failed = next(filter(has_failed, snapshot.joining))
         note = f"worker {failed.index} (pod {failed.name}) exited before it joined; the group continues without it"
         return [Event("Warning", Reason.WORKERS_JOINING, note)]
     more = after.target_size - after.current_size if after else 0
@@ -154,7 +126,7 @@ def _create_joining_workers(snapshot: Snapshot) -> Sequence[Action]:
     joining = snapshot.job.status.internal.joining
     if joining is None or not snapshot.size.scale_up_pending:
         return []
-    if not _may_scale_up(snapshot):
+    if not may_scale_up(snapshot):
         # They would take the node for which a worker of the group waits.
         return []
     present = {pod.index for pod in snapshot.joining}
@@ -173,7 +145,7 @@ def _resizing_message(snapshot: Snapshot, cooldown: timedelta, left: timedelta, 
         if cooldown <= timedelta():
             return f"scale-up by {more} is deferred until all current workers are scheduled"
         return f"scale-up by {more} is deferred until {now + cooldown:%H:%M:%S} UTC (elastic.growAfterSeconds)"
-    ready, joining = sum(_is_ready(snapshot, pod) for pod in snapshot.joining), target - current
+    ready, joining = sum(is_ready(snapshot, pod) for pod in snapshot.joining), target - current
     blocked = [pod for pod in sorted(snapshot.joining, key=lambda pod: pod.index) if pod.issue]
     why = next((f": pod {pod.name}: {pod.issue.message or pod.issue.reason}" for pod in blocked if pod.issue), "")
     later = f" ({allowed - target} more are requested after that)" if target < allowed else ""
@@ -188,11 +160,6 @@ def _resizing_message(snapshot: Snapshot, cooldown: timedelta, left: timedelta, 
     )
 
 
-def _may_scale_up(snapshot: Snapshot) -> bool:
-    """Return whether an elastic group has nodes for all of its own workers; any other group may always scale up."""
-    return snapshot.job.spec.elastic is None or all_scheduled(snapshot)
-
-
 def _ready_since(snapshot: Snapshot, now: datetime) -> datetime | None:
     """Return since when ready workers wait for other joining ones; None where none is ready, or the group is not elastic."""
     before = snapshot.job.status.internal.joining
@@ -201,24 +168,4 @@ def _ready_since(snapshot: Snapshot, now: datetime) -> datetime | None:
     if before is not None and before.ready_since is not None:
         # After a change of the leader, the agents have yet to connect.
         return before.ready_since
-    return now if any(_is_ready(snapshot, pod) for pod in snapshot.joining) else None
-
-
-def _joining_settled(snapshot: Snapshot, indexes: range) -> bool:
-    """Return whether the joining workers with these indexes are ready, or a group that is not elastic has lost one."""
-    pods = {pod.index: pod for pod in snapshot.joining}
-    if any(map(_has_failed, pods.values())):
-        return snapshot.job.spec.elastic is None
-    return all(index in pods and _is_ready(snapshot, pods[index]) for index in indexes)
-
-
-def _has_failed(pod: PodView) -> bool:
-    """Return whether the worker cannot join any more. A deleted pod is created again; a sidecar may outlive the main container."""
-    return pod.deletion_time is None and (pod.ended or state(pod) is State.FAILED)
-
-
-def _is_ready(snapshot: Snapshot, pod: PodView) -> bool:
-    agent = snapshot.agents.get(pod.uid)
-    waiting = agent is not None and agent.connected and agent.state is AgentState.WAITING and agent.prepared
-    # The agent may connect before the node reports the container as running.
-    return waiting and pod.running and not pod.disruption
+    return now if any(is_ready(snapshot, pod) for pod in snapshot.joining) else None

@@ -216,9 +216,10 @@ class Snapshot:
         return frozenset(i for i, a in agents if a and a.connected and a.state is waiting and a.attempt == attempt)
 
     @cached_property
-    def complete(self) -> bool:
-        """Whether each desired worker has a pod of the current attempt."""
-        return all_present(self.current, self.size.desired)
+    def missing(self) -> Sequence[int]:
+        """The desired workers without a pod of the current attempt."""
+        present = {pod.index for pod in self.current}
+        return [i for i in range(self.size.desired) if i not in present]
 
     @cached_property
     def created(self) -> Sequence[int]:
@@ -252,8 +253,3 @@ class Snapshot:
         if self.job.deleting or status.finished or status.holds(ConditionType.SUSPENDED):
             return self.pods
         return (*self.old, *(p for p in self.joining if p.deletion_time))
-
-
-def all_present(pods: Sequence[PodView], desired: int) -> bool:
-    """Return whether each of `desired` workers has a pod."""
-    return {p.index for p in pods} >= set(range(desired))

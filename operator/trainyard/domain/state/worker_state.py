@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trainyard.api.reasons import Reason
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodIssue, PodView, all_present
+from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodIssue, PodView
 
 IMAGE_ERRORS = frozenset(
     {
@@ -107,6 +107,11 @@ def health(pods: Sequence[PodView], desired: int) -> Health:
         else "worker 0 is running or has succeeded"
     )
     return Health(scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=message)
+
+
+def all_present(pods: Sequence[PodView], desired: int) -> bool:
+    """Return whether each of `desired` workers has a pod."""
+    return {p.index for p in pods} >= set(range(desired))
 
 
 def _reason(pod: PodView, issue: PodIssue) -> Reason:

@@ -34,16 +34,17 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         changes["ready"] = f"{well}/{snapshot.size.allowed}"
     if status.finished or status.holds(C.SUSPENDED):
         return Outcome(changes, _at_rest(status), pods.actions, pods.events, soonest(pods.waits))
+    observed = health(current, snapshot.size.desired)
     straggling, waits = stragglers.straggling_condition(snapshot), stragglers.deadlines(status, now)
     injected = agent_conditions(job, brought=snapshot.agent)
-    seen = _health(snapshot, opened=pods.rendezvous is not None, now=now)
+    seen = _explained(observed, snapshot, opened=pods.rendezvous is not None, now=now)
     running = _running(status, seen, has_pods=bool(current))
     changes |= {"workers": _unwell(current), "phase": _phase(status, seen)}
     if pods.rendezvous:
         changes["rendezvous"] = pods.rendezvous
     if seen.running:
         changes["running_time"] = status.running_time or now
-    if snapshot.complete:
+    if not snapshot.missing:
         changes["launched_attempt"] = status.attempt
     updates = [
         *_conditions(snapshot, seen),
@@ -117,9 +118,8 @@ def _at_rest(status: TrainingJobStatus) -> list[ConditionUpdate]:
     return [*updates, Clear(C.STALLED, ended, why)]
 
 
-def _health(snapshot: Snapshot, *, opened: bool, now: datetime) -> Health:
-    """Return the state of the group. `opened`: this reconcile opens the rendezvous."""
-    seen = health(snapshot.current, snapshot.size.desired)
+def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime) -> Health:
+    """Return the state of the group with what else it waits for. `opened`: this reconcile opens the rendezvous."""
     if seen.running and snapshot.job.status.awaiting_rendezvous and not opened:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
     if snapshot.indivisible_because:

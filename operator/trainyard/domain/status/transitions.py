@@ -71,20 +71,15 @@ def resume(job: JobView, now: datetime) -> Outcome:
 
 def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
     """Return the transition that suspends the job. Its attempt ends, its pods are deleted, and its active time stops."""
-    job, status, active = snapshot.job, snapshot.job.status, goodput.active_time(snapshot.job.status, now)
+    job, status = snapshot.job, snapshot.job.status
     message = "lifecycle.suspend is set: the job has no pods until it is set to false"
     changes: StatusChanges = {
         "observed_generation": job.generation,
         "phase": Phase.SUSPENDED,
-        "active_since": None,
-        "active_seconds": int(active.total_seconds()),
-        "goodput": goodput.at_end(status, active),
+        **_inactive(status, now),
         # The template may be changed before the job resumes: earlier failures do not predict those of the next attempt.
         "backoff": Backoff(),
         "restart_budget": reset_streaks(status),
-        "workers": [],
-        "stragglers": [],
-        "joining": None,
     }
     if snapshot.current or status.internal.launched_attempt == status.attempt:
         changes |= _next_attempt(status, snapshot.size.current, now)
@@ -144,9 +139,9 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
     restarts = decision.changes.get("restarts", status.restarts)
     changes: StatusChanges = {
         "observed_generation": job.generation,
+        **_next_attempt(status, snapshot.size.current, now),
         "suspect_nodes": remembered(job, now),
         "goodput": goodput.at_restart(status, goodput.active_time(status, now)),
-        **_next_attempt(status, snapshot.size.current, now),
         **decision.changes,
         "phase": Phase.RESTARTING,
         "restart_count": restarts.failures + restarts.disruptions,
@@ -177,12 +172,15 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
 
 def _finish(job: JobView, now: datetime) -> StatusChanges:
     """Return the changes of a job that finishes."""
-    active = goodput.active_time(job.status, now)
+    return {"observed_generation": job.generation, "completion_time": now, **_inactive(job.status, now)}
+
+
+def _inactive(status: TrainingJobStatus, now: datetime) -> StatusChanges:
+    """Return the changes of a job that finishes or is suspended: its active time stops."""
+    active = goodput.active_time(status, now)
     return {
-        "observed_generation": job.generation,
-        "completion_time": now,
         "active_seconds": int(active.total_seconds()),
-        "goodput": goodput.at_end(job.status, active),
+        "goodput": goodput.at_end(status, active),
         "active_since": None,
         "workers": [],
         "stragglers": [],

@@ -13,7 +13,8 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.domain.actions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
-from trainyard.domain.state.snapshot import AgentView, PodView, Snapshot, all_present
+from trainyard.domain.state.snapshot import AgentView, PodView, Snapshot
+from trainyard.domain.state.worker_state import all_present
 from trainyard.domain.wording import counted
 
 RECONNECT_TIMEOUT = timedelta(seconds=3)
@@ -29,7 +30,7 @@ def plan_coordinated_stop(snapshot: Snapshot, now: datetime) -> Outcome | None:
     stop = snapshot.job.status.stopping
     if stop and stop.time > now:
         # A clock was set back, or the status was edited by hand: the stop must not wait for that time.
-        return _store(stop.evolve(time=now))
+        return _store(CoordinatedStop(attempt=stop.attempt, time=now, reason=stop.reason, step=stop.step))
     if (stop or _stop_reason(snapshot)) and (
         wait := connect_time_left(snapshot, now, leavers=True) or _reconnect_time_left(snapshot, now)
     ):
@@ -65,7 +66,7 @@ def _choose_step(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Ou
         return None
     step = furthest + 1
     event = Event("Normal", Reason.COORDINATED_STOP, f"{stop.reason}: all ranks stop after step {step}")
-    return _store(stop.evolve(step=step), event)
+    return _store(CoordinatedStop(attempt=stop.attempt, time=stop.time, reason=stop.reason, step=step), event)
 
 
 def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Outcome | None:
