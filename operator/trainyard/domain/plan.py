@@ -91,7 +91,8 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
         changes = {**changes, **reported}
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
-    return replace(snapshot, decided_size=decide_size(snapshot, now, joinable=can_join(snapshot)))
+    snapshot = replace(snapshot, joinable=can_join(snapshot))
+    return replace(snapshot, decided_size=decide_size(snapshot, now))
 
 
 def _interruption(snapshot: Snapshot, removed: Removals, now: datetime) -> Step | None:

@@ -66,9 +66,9 @@ def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Go
     furthest = max(seen.step, reached)
     productive = min(passed, usual * (furthest - before.furthest_step))
     repeated = min(passed - productive, usual * max(0, min(seen.step, reached) - done))
-    lost = _lost(before, passed - productive - repeated, trained=not new, repeated=repeated)
-    counted = before.evolve(furthest_step=furthest, attempt=status.attempt, step=seen.step, accounted_seconds=at)
-    return _summed(counted, before.productive_seconds + productive, lost)
+    rest = passed - productive - repeated
+    after = _accounted(before, productive, rest, until=at, trained=not new, repeated=repeated)
+    return after.evolve(furthest_step=furthest, attempt=status.attempt, step=seen.step)
 
 
 def at_end(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
@@ -80,8 +80,7 @@ def at_end(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
     # A step may have been reported within the second that `active` omits.
     at = until if at < until <= at + MAX_AHEAD_SECONDS else at
     passed = max(0.0, at - until)
-    lost = _lost(before, passed, trained=before.attempt == status.attempt)
-    return _summed(before.evolve(accounted_seconds=at), before.productive_seconds, lost)
+    return _accounted(before, 0.0, passed, until=at, trained=before.attempt == status.attempt)
 
 
 def at_restart(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
@@ -122,22 +121,26 @@ def _reached(status: TrainingJobStatus, before: Goodput) -> int:
     return max(before.furthest_step, failed_at or 0)
 
 
+def _accounted(
+    before: Goodput, productive: float, rest: float, *, until: float, trained: bool, repeated: float = 0.0
+) -> Goodput:
+    """Return the goodput with the active time accounted for until then: so many seconds more are productive, lost and repeated."""
+    lost, done = _lost(before, rest, trained=trained, repeated=repeated), before.productive_seconds + productive
+    total = done + lost.startup + lost.recovery + lost.repeated + lost.other
+    return before.evolve(
+        ratio=round(done / total, 4) if total else None,
+        productive_seconds=_rounded(done),
+        lost_seconds=lost,
+        accounted_seconds=_rounded(until),
+    )
+
+
 def _lost(before: Goodput, rest: float, *, trained: bool, repeated: float = 0.0) -> LostSeconds:
     """Return the lost time with `rest` seconds more. `trained`: whether the attempt had completed a step before them."""
     lost = before.lost_seconds
     name = "other" if trained else "recovery" if before.attempt else "startup"
     after = {name: getattr(lost, name) + max(0.0, rest), "repeated": lost.repeated + repeated}
     return lost.evolve(**({each: _rounded(seconds) for each, seconds in after.items()}))
-
-
-def _summed(goodput: Goodput, productive: float, lost: LostSeconds) -> Goodput:
-    total = productive + lost.startup + lost.recovery + lost.repeated + lost.other
-    return goodput.evolve(
-        ratio=round(productive / total, 4) if total else None,
-        productive_seconds=_rounded(productive),
-        lost_seconds=lost,
-        accounted_seconds=_rounded(goodput.accounted_seconds),
-    )
 
 
 def _rounded(seconds: float) -> float:

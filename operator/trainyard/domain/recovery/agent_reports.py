@@ -44,9 +44,7 @@ def can_keep_pod(snapshot: Snapshot, pod: PodView) -> bool:
     if pod.disruption or pod.ended:
         return False
     if agent is None:
-        return (
-            status.created_in_attempt(pod.index) == status.attempt and status.awaiting_rendezvous and pod.issue is None
-        )
+        return pod.index in snapshot.new_workers and status.awaiting_rendezvous and pod.issue is None
     there = not agent.vanished and agent.state is not AgentState.ENDED
     return there and agent.attempt <= status.attempt and pod.running
 

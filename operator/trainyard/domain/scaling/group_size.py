@@ -8,10 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from math import gcd, lcm
 
-from trainyard.api.agent_protocol import AgentState
-from trainyard.api.reasons import Reason
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import ConditionType as C
 from trainyard.domain.state.rank_layout import indivisible, processes
 from trainyard.domain.state.replicas import GroupSize
 from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodView, Snapshot
@@ -19,10 +16,10 @@ from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.wording import counted
 
 
-def decide_size(snapshot: Snapshot, now: datetime, *, joinable: bool) -> GroupSize:
+def decide_size(snapshot: Snapshot, now: datetime) -> GroupSize:
     """Return the group's size for this reconcile: it keeps its workers until the joining ones are ready, or one of them has failed.
 
-    `joinable`: whether new workers can join the existing pods. Otherwise nothing is gated: all pods are created again.
+    Where new workers cannot join the existing pods, nothing is gated: all pods are created again.
     """
     decided = allowed_size(snapshot)
     snapshot = replace(snapshot, decided_size=decided)
@@ -30,7 +27,7 @@ def decide_size(snapshot: Snapshot, now: datetime, *, joinable: bool) -> GroupSi
     launched = status.internal.launched_attempt > 0 or status.internal.joining is not None
     # During elastic.growAfterSeconds, several requests become one change.
     cooldown = scale_up_cooldown_left(snapshot, now) > timedelta()
-    if allowed <= current or not launched or not (joinable or cooldown):
+    if allowed <= current or not launched or not (snapshot.joinable or cooldown):
         return decided
     # Workers that are joining already continue. But none takes a node that the group itself has requested in vain.
     joining = status.internal.joining
@@ -169,10 +166,8 @@ def capacity_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta | None
 
 def _unschedulable_workers(snapshot: Snapshot) -> list[int]:
     """Return the workers of the group without capacity; none while the scheduler has not handled one of them yet."""
-    running, missing = snapshot.job.status.condition(C.RUNNING), snapshot.missing
-    over_quota = running is not None and running.status == "False" and running.reason == Reason.QUOTA_EXCEEDED
-    pending = [pod for pod in snapshot.current if not is_scheduled(pod)]
-    if (missing and not over_quota) or not all(map(_is_unschedulable, pending)):
+    missing, pending = snapshot.missing, [pod for pod in snapshot.current if not is_scheduled(pod)]
+    if (missing and not snapshot.job.over_quota) or not all(map(_is_unschedulable, pending)):
         return []
     return sorted([*missing, *(pod.index for pod in pending)])
 
@@ -203,23 +198,14 @@ def _all_scheduled(snapshot: Snapshot) -> bool:
 
 def _joining_settled(snapshot: Snapshot, indexes: range) -> bool:
     """Return whether the joining workers with these indexes are ready, or a group that is not elastic has lost one."""
-    pods = {pod.index: pod for pod in snapshot.joining}
-    if any(map(has_failed, pods.values())):
+    if any(map(has_failed, snapshot.joining)):
         return snapshot.job.spec.elastic is None
-    return all(index in pods and is_ready(snapshot, pods[index]) for index in indexes)
+    return snapshot.prepared_workers.issuperset(indexes)
 
 
 def has_failed(pod: PodView) -> bool:
     """Return whether the worker cannot join any more. A deleted pod is created again; a sidecar may outlive the main container."""
     return pod.deletion_time is None and (pod.ended or state(pod) is State.FAILED)
-
-
-def is_ready(snapshot: Snapshot, pod: PodView) -> bool:
-    """Return whether the joining worker has started and is prepared to join."""
-    agent = snapshot.agents.get(pod.uid)
-    waiting = agent is not None and agent.connected and agent.state is AgentState.WAITING and agent.prepared
-    # The agent may connect before the node reports the container as running.
-    return waiting and pod.running and not pod.disruption
 
 
 def join_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta:

@@ -9,7 +9,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.decisions import Restart
 from trainyard.domain.recovery.restart_budget import increment, reset_streaks
-from trainyard.domain.recovery.restart_scope import can_join, choose_resized_group, torchrun_rendezvous
+from trainyard.domain.recovery.restart_scope import choose_resized_group, torchrun_rendezvous
 from trainyard.domain.scaling.group_size import capacity_timeout_expired, keep, largest_scheduled_size
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
@@ -36,9 +36,8 @@ def fit_to_capacity(snapshot: Snapshot, now: datetime) -> Restart | None:
     None where the capacity timeout has not expired. It is also None where the other workers could not join later: then all
     would be restarted for them at once.
     """
-    joinable, why = can_join(snapshot), _unschedulable_message(snapshot)
-    size = _feasible_size(snapshot, now)
-    if size is None or not joinable:
+    size, why = _feasible_size(snapshot, now), _unschedulable_message(snapshot)
+    if size is None or not snapshot.joinable:
         return None
     workers, elastic = snapshot.size.desired, snapshot.job.spec.elastic
     seconds = elastic.shrink_after_seconds if elastic else 0

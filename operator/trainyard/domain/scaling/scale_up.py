@@ -11,7 +11,6 @@ from trainyard.domain.actions import Action, CreateWorker, Event
 from trainyard.domain.scaling.group_size import (
     capacity_timeout_left,
     has_failed,
-    is_ready,
     is_scheduled,
     join_timeout_left,
     may_scale_up,
@@ -145,7 +144,7 @@ def _resizing_message(snapshot: Snapshot, cooldown: timedelta, left: timedelta, 
         if cooldown <= timedelta():
             return f"scale-up by {more} is deferred until all current workers are scheduled"
         return f"scale-up by {more} is deferred until {now + cooldown:%H:%M:%S} UTC (elastic.growAfterSeconds)"
-    ready, joining = sum(is_ready(snapshot, pod) for pod in snapshot.joining), target - current
+    ready, joining = len(snapshot.prepared_workers), target - current
     blocked = [pod for pod in sorted(snapshot.joining, key=lambda pod: pod.index) if pod.issue]
     why = next((f": pod {pod.name}: {pod.issue.message or pod.issue.reason}" for pod in blocked if pod.issue), "")
     later = f" ({allowed - target} more are requested after that)" if target < allowed else ""
@@ -168,4 +167,4 @@ def _ready_since(snapshot: Snapshot, now: datetime) -> datetime | None:
     if before is not None and before.ready_since is not None:
         # After a change of the leader, the agents have yet to connect.
         return before.ready_since
-    return now if any(is_ready(snapshot, pod) for pod in snapshot.joining) else None
+    return now if snapshot.prepared_workers else None

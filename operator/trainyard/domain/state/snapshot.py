@@ -121,6 +121,12 @@ class JobView:
         return self.spec.template["spec"]["containers"][0].get("command") or ()
 
     @property
+    def over_quota(self) -> bool:
+        """Whether a quota has rejected pods of the job."""
+        running = self.status.condition(ConditionType.RUNNING)
+        return running is not None and running.status == "False" and running.reason == Reason.QUOTA_EXCEEDED
+
+    @property
     def rejects_agent(self) -> bool:
         """Whether the agent has been found unable to run in the image."""
         stored = self.status.condition(ConditionType.AGENT_INJECTED)
@@ -176,6 +182,8 @@ class Snapshot:
     """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
+    joinable: bool = False
+    """Whether more workers could start an attempt together with the existing ones, as `plan` has found."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:
@@ -222,11 +230,24 @@ class Snapshot:
         return [i for i in range(self.size.desired) if i not in present]
 
     @cached_property
+    def new_workers(self) -> frozenset[int]:
+        """The workers whose pods are created for the current attempt. Others keep theirs."""
+        status, workers = self.job.status, {*range(self.size.desired), *(pod.index for pod in self.pods)}
+        return frozenset(i for i in workers if status.created_in_attempt(i) == status.attempt)
+
+    @cached_property
     def created(self) -> Sequence[int]:
         """The workers whose pods have existed: a missing one was deleted."""
-        status = self.job.status
-        launched = status.internal.launched_attempt == status.attempt
-        return [i for i in range(self.size.desired) if launched or status.created_in_attempt(i) < status.attempt]
+        launched = self.job.status.internal.launched_attempt == self.job.status.attempt
+        return [i for i in range(self.size.desired) if launched or i not in self.new_workers]
+
+    @cached_property
+    def prepared_workers(self) -> frozenset[int]:
+        """The joining workers that have started and are prepared to join."""
+        waiting = AgentState.WAITING
+        # The agent may connect before the node reports the container as running.
+        started = ((pod.index, self.agents.get(pod.uid)) for pod in self.joining if pod.running and not pod.disruption)
+        return frozenset(i for i, a in started if a and a.connected and a.state is waiting and a.prepared)
 
     @cached_property
     def indivisible_because(self) -> str:
