@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from trainyard.api.agent_protocol import AgentState, StopProgress
-from trainyard.domain.state.snapshot import Exit
+from trainyard.domain.state.termination import Exit
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
 from trainyard.domain.recovery.root_cause import is_consequence, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
-from trainyard.domain.state.snapshot import Exit, PodIssue, PodView, Snapshot
+from trainyard.domain.state.snapshot import PodIssue, PodView, Snapshot
+from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import State, state
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)

@@ -12,8 +12,8 @@ from trainyard.api.recovery import PEER_LOST_CODE, RESTART_CODE, SAVED_CODE
 from trainyard.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.object_names import parse_worker_pod
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, Exit, JobView, PodIssue, PodView
-from trainyard.domain.state.termination import Kind, headline, read
+from trainyard.domain.state.snapshot import UNSCHEDULABLE, JobView, PodIssue, PodView
+from trainyard.domain.state.termination import Exit, Kind, headline, read
 
 Json = Mapping[str, Any]
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from trainyard.api.agent_protocol import AgentState, StopProgress
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Agent
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
+from trainyard.domain.state.agent_views import AgentView, WorkerReport
 from trainyard.domain.state.rank_layout import indivisible
 from trainyard.domain.state.replicas import GroupSize
-from trainyard.domain.state.termination import Kind as TerminationKind
-from trainyard.domain.state.worker_report import WorkerReport
+from trainyard.domain.state.termination import Exit
 
 UNSCHEDULABLE = "Unschedulable"
 """The reason of the condition PodScheduled where the scheduler has found no node for the pod."""
@@ -26,32 +26,6 @@ class PodIssue:
 
     reason: str
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """The exit of a container."""
-
-    time: datetime
-    code: int
-    reason: str
-    message: str
-    init_container: str | None = None
-    """The name of the init container, where one exited."""
-    step: int | None = None
-    """The last step of the rank that caused the exit, where its program reports progress."""
-    rank: int | None = None
-    """That rank, where the agent names it."""
-    kind: TerminationKind | None = None
-    """What the agent reports as the cause; None where no agent does."""
-    headline: str = ""
-    """That in one sentence for people: the first line of `message`."""
-    location: str = ""
-    """Where an exception was raised, the innermost frame first."""
-    peer_lost: bool = False
-    """Whether the rank exited because it lost another rank."""
-    hardware_error: str = ""
-    """The words of its output that point to broken hardware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,33 +110,6 @@ class JobView:
     def wants_agent(self) -> bool:
         """Whether the operator injects the agent into the workers, where it can."""
         return self.spec.recovery.agent is Agent.AUTO and bool(self.command) and not self.rejects_agent
-
-
-@dataclass(frozen=True, slots=True)
-class AgentView:
-    """The last state that the agent of a worker has reported, and whether it is still connected."""
-
-    attempt: int
-    state: AgentState
-    exit: Exit | None = None
-    """The exit of the rank that failed."""
-    reported_at: datetime | None = None
-    """When it first reported this state."""
-    since: datetime | None = None
-    """Since when it has been connected without a break."""
-    left_at: datetime | None = None
-    """When its connection was lost; None while it is connected."""
-    vanished: bool = False
-    """Whether its connection was lost because its node did not answer any more."""
-    leave: StopProgress | None = None
-    """Its progress in a coordinated stop; None where its ranks cannot take part in one."""
-    prepared: bool = True
-    """Whether the next start of its ranks is prepared as far as possible."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether the agent is connected and its container stays."""
-        return self.left_at is None and self.state not in {AgentState.ENDED, AgentState.RESTARTING}
 
 
 @dataclass(frozen=True)

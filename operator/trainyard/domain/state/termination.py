@@ -8,6 +8,7 @@ The agent's side is `trainyard_agent/termination_message.py`. Both are tested ag
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from signal import Signals
 from typing import Annotated, Literal
@@ -93,6 +94,32 @@ class Termination(BaseModel):
     def out_of_memory(self) -> bool:
         """Whether the worker exited because memory ran out. The node does not report this for processes below the agent."""
         return self.oom_kills > 0 and (self.oom_age_seconds or 0) <= OOM_CAUSE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The exit of a container."""
+
+    time: datetime
+    code: int
+    reason: str
+    message: str
+    init_container: str | None = None
+    """The name of the init container, where one exited."""
+    step: int | None = None
+    """The last step of the rank that caused the exit, where its program reports progress."""
+    rank: int | None = None
+    """That rank, where the agent names it."""
+    kind: Kind | None = None
+    """What the agent reports as the cause; None where no agent does."""
+    headline: str = ""
+    """That in one sentence for people: the first line of `message`."""
+    location: str = ""
+    """Where an exception was raised, the innermost frame first."""
+    peer_lost: bool = False
+    """Whether the rank exited because it lost another rank."""
+    hardware_error: str = ""
+    """The words of its output that point to broken hardware."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts
 from trainyard.domain.plan import plan
 from trainyard.domain.recovery.failure_rules import contains
-from trainyard.domain.state.snapshot import Exit
+from trainyard.domain.state.termination import Exit
 
 
 def running(*rules: dict[str, Any], **recovery: Any) -> Scene:

@@ -14,7 +14,8 @@ from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.actions import CreateWorker, DeletePod
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import AgentView, Exit
+from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.termination import Exit
 
 
 def test_a_failed_process_leaves_all_pods_in_place() -> None:

@@ -7,8 +7,7 @@ import pytest
 from tests.support.jobs import NOW, Scene, ago, job
 from trainyard.api.reasons import Reason
 from trainyard.domain.recovery.root_cause import ROOT_CAUSE_WAIT, Cause, describe, find_cause, root_cause_wait_left
-from trainyard.domain.state.snapshot import Exit
-from trainyard.domain.state.termination import Kind
+from trainyard.domain.state.termination import Exit, Kind
 
 PEER = "RuntimeError: [gloo] Connection closed by peer [10.0.0.1]:123"
 ALL = job(3).running()

@@ -8,7 +8,7 @@ from trainyard.api.internal_status import Backoff
 from trainyard.domain.plan import plan
 from trainyard.domain.recovery.root_cause import describe, find_cause
 from trainyard.domain.state.observe import pod_view
-from trainyard.domain.state.snapshot import Exit
+from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import State, state
 
 FULL = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".'

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, containers, ended, pod
 from trainyard.api.status import Phase
 from trainyard.domain.state.observe import job_view, owner_uid, pod_view
-from trainyard.domain.state.snapshot import Exit, PodIssue, PodView
+from trainyard.domain.state.snapshot import PodIssue, PodView
+from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import State, state
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from tests.unit.domain.observing import AT, containers, ended, pod
 from trainyard.domain.state.observe import MESSAGE_LIMIT, pod_view
-from trainyard.domain.state.snapshot import Exit
-from trainyard.domain.state.termination import Kind
+from trainyard.domain.state.termination import Exit, Kind
 
 
 def test_message_keeps_its_end() -> None:

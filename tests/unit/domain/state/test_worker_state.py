@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.jobs import Scene, ago, job, worker
 from trainyard.api.reasons import Reason
-from trainyard.domain.state.snapshot import Exit, PodIssue, PodView
+from trainyard.domain.state.snapshot import PodIssue, PodView
+from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import Health, State, health, state
 
 RUNS: dict[str, Any] = {"scheduled": True, "phase": "Running", "running": True}

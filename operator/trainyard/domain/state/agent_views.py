@@ -1,8 +1,11 @@
-"""The progress that the agents of workers report. Pure data."""
+"""What the agents of workers report: the progress of their ranks, and their own state. Pure data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from trainyard.api.agent_protocol import AgentState, StopProgress
+from trainyard.domain.state.termination import Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +42,30 @@ class WorkerReport:
     ranks: tuple[RankProgress, ...]
     at: datetime | None = field(default=None, compare=False)
     """When it was received, by the operator's clock and to the fraction of a second; None: now."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """The last state that the agent of a worker has reported, and whether it is still connected."""
+
+    attempt: int
+    state: AgentState
+    exit: Exit | None = None
+    """The exit of the rank that failed."""
+    reported_at: datetime | None = None
+    """When it first reported this state."""
+    since: datetime | None = None
+    """Since when it has been connected without a break."""
+    left_at: datetime | None = None
+    """When its connection was lost; None while it is connected."""
+    vanished: bool = False
+    """Whether its connection was lost because its node did not answer any more."""
+    leave: StopProgress | None = None
+    """Its progress in a coordinated stop; None where its ranks cannot take part in one."""
+    prepared: bool = True
+    """Whether the next start of its ranks is prepared as far as possible."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the agent is connected and its container stays."""
+        return self.left_at is None and self.state not in {AgentState.ENDED, AgentState.RESTARTING}
