@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from math import gcd, lcm
 
 from trainyard.api.spec import TrainingJobSpec
-from trainyard.domain.state.rank_layout import indivisible, processes
-from trainyard.domain.state.replicas import GroupSize
+from trainyard.domain.state.rank_layout import GroupSize, indivisible, processes
 from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodView, Snapshot
 from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.wording import counted

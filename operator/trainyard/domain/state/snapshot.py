@@ -12,8 +12,7 @@ from trainyard.api.recovery import Agent
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.agent_views import AgentView, WorkerReport
-from trainyard.domain.state.rank_layout import indivisible
-from trainyard.domain.state.replicas import GroupSize
+from trainyard.domain.state.rank_layout import GroupSize, indivisible
 from trainyard.domain.state.termination import Exit
 
 UNSCHEDULABLE = "Unschedulable"
