@@ -183,7 +183,7 @@ class PlanSimulation:
                 assert pod.node in self.lost
                 assert pod.deletion_time
                 assert self.now - pod.deletion_time >= timedelta(seconds=300)
-                assert self.status.finished or self.status.holds(C.SUSPENDED) or pod.attempt < self.status.attempt
+                assert self.status.finished or self.status.suspended or pod.attempt < self.status.attempt
                 self.remove(pod)
             case DeleteJob():
                 raise AssertionError("no job here has a time to live")
@@ -191,7 +191,7 @@ class PlanSimulation:
     def create(self, index: int, attempt: int, workers: int) -> None:
         """A new pod, before which all that could get in its way must be gone."""
         assert not self.status.finished
-        assert not self.status.holds(C.SUSPENDED)
+        assert not self.status.suspended
         assert attempt == self.status.attempt
         in_the_way = [p for p in self.pods.values() if p.attempt < attempt and p.node not in self.lost]
         assert not in_the_way

@@ -167,7 +167,7 @@ class Faults(RuleBasedStateMachine):
         status = self.world.status
         assert not (status.holds(C.COMPLETE) and status.holds(C.FAILED))
         assert (status.completion_time is not None) is status.finished
-        assert not (status.holds(C.RUNNING) and (status.finished or status.holds(C.SUSPENDED)))
+        assert not (status.holds(C.RUNNING) and (status.finished or status.suspended))
         restarts = status.restarts
         counted = restarts.failures + restarts.disruptions - status.restart_count
         assert counted == int(status.holds(C.FAILED) and restarts.failures > self.world.spec.recovery.max_restarts)
@@ -203,11 +203,11 @@ class Faults(RuleBasedStateMachine):
     def rests_as_it_should(self) -> None:
         world, status = self.world, self.world.status
         there = [p for p in world.pods.values() if p.node not in world.lost]
-        used = not (status.finished or status.holds(C.SUSPENDED))
+        used = not (status.finished or status.suspended)
         dead = [p for p in world.pods.values() if p.node in world.lost and p.deletion_time]
         assert not [p for p in dead if not used or p.attempt < status.attempt], "removed when their time was over"
-        assert status.holds(C.SUSPENDED) is (world.spec.lifecycle.suspend and not status.finished)
-        if status.holds(C.SUSPENDED):
+        assert status.suspended is (world.spec.lifecycle.suspend and not status.finished)
+        if status.suspended:
             assert not there
         elif not status.finished:
             assert status.holds(C.RUNNING)

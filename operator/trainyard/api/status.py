@@ -319,6 +319,11 @@ class TrainingJobStatus(Model):
         return stop if stop is not None and stop.attempt == self.attempt else None
 
     @property
+    def suspended(self) -> bool:
+        """Whether the job is suspended: it has no pods until it is resumed."""
+        return self.holds(ConditionType.SUSPENDED)
+
+    @property
     def finished(self) -> bool:
         """Whether the job has finished. This is final: the operator creates nothing for it any more."""
         return self.holds(ConditionType.COMPLETE) or self.holds(ConditionType.FAILED)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from trainyard.api.agent_protocol import AgentState, SyncRequest
 from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import HANG_CODE
-from trainyard.api.status import ConditionType
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.recovery.agent_reports import restarts_container
 from trainyard.domain.state.snapshot import JobView, PodView
@@ -51,7 +50,7 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
     status = job.status
     if status.finished:
         raise RefusedError(RejectionReason.OVER, "the job has ended")
-    if status.is_joining(pod.index, pod.attempt) and not status.holds(ConditionType.SUSPENDED):
+    if status.is_joining(pod.index, pod.attempt) and not status.suspended:
         return Assignment(pod.attempt, run=False, environment={})
     if is_replaced(pod, job):
         raise RefusedError(
@@ -80,4 +79,4 @@ def is_replaced(pod: PodView, job: JobView) -> bool:
     """Whether another pod is in its place, or will be, or none: the group has fewer workers now."""
     status = job.status
     replaced = pod.attempt < status.created_in_attempt(pod.index) or not status.includes(pod.index)
-    return replaced or status.holds(ConditionType.SUSPENDED)
+    return replaced or status.suspended

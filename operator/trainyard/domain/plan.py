@@ -6,11 +6,11 @@ gives the same plan, and planning after the plan was executed gives no actions.
 
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, StatusChanges
 from trainyard.domain.actions import Outcome, Plan, PodChanges, soonest, whole_seconds
 from trainyard.domain.decisions import Complete, Decision, Restart, Resume, Suspend
 from trainyard.domain.progress import goodput, stragglers
@@ -33,6 +33,9 @@ from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 from trainyard.domain.stop.deadlines import Deadlines, check_deadlines
 from trainyard.domain.stop.pod_removal import Removals
 from trainyard.domain.worker_pods import reconcile_pods
+
+if TYPE_CHECKING:
+    from trainyard.api.status import StatusChanges
 
 Step = Outcome | PodChanges | Decision
 """What a check returns: an outcome as it is, changes of pods to be reported, or a decision on the attempt or the job."""
@@ -97,7 +100,7 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
 
 def _interruption(snapshot: Snapshot, removed: Removals, now: datetime) -> Step | None:
     """Return what a job does before its workers' failures count: adopt an attempt, succeed, stop in coordination, or be suspended."""
-    job, suspended = snapshot.job, snapshot.job.status.holds(C.SUSPENDED)
+    job, suspended = snapshot.job, snapshot.job.status.suspended
     if adopted := lost_attempt(snapshot):
         return adopted
     # In the size for which the group was created: `replicas` may have changed since.

@@ -189,7 +189,7 @@ class Invariants:
         broken = "the status contradicts itself"
         self._law(not (status.holds(C.COMPLETE) and status.holds(C.FAILED)), broken)
         self._law((status.completion_time is not None) is status.finished, broken)
-        self._law(not (status.holds(C.RUNNING) and (status.finished or status.holds(C.SUSPENDED))), broken)
+        self._law(not (status.holds(C.RUNNING) and (status.finished or status.suspended)), broken)
 
     def _counts(self, job: str, before: TrainingJobStatus, after: TrainingJobStatus) -> None:
         """A failure is counted once, at the end of the attempt that it ended; so is a disruption."""

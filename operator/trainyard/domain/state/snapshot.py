@@ -217,6 +217,6 @@ class Snapshot:
     def unused(self) -> Sequence[PodView]:
         """The pods that nothing needs any more: all of a job that ends or is suspended, else old and terminating joining ones."""
         status = self.job.status
-        if self.job.deleting or status.finished or status.holds(ConditionType.SUSPENDED):
+        if self.job.deleting or status.finished or status.suspended:
             return self.pods
         return (*self.old, *(p for p in self.joining if p.deletion_time))

@@ -30,7 +30,7 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     now = now.replace(microsecond=0)
     wait = NAMESAKE_GONE_AFTER if refusal.reason is Reason.NAME_CONFLICT else RETRY_AFTER
     wait = wait if plan.requeue_after is None else min(wait, plan.requeue_after)
-    over = plan.status.finished or plan.status.holds(C.SUSPENDED)
+    over = plan.status.finished or plan.status.suspended
     if refusal.reason is Reason.INVALID_TEMPLATE and not over:
         # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
         decision = Fail(refusal.reason, f"spec.template is not a valid pod: {refusal.message}")

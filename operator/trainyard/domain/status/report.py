@@ -32,7 +32,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     }
     if not status.finished:
         changes["ready"] = f"{well}/{snapshot.size.allowed}"
-    if status.finished or status.holds(C.SUSPENDED):
+    if status.finished or status.suspended:
         return Outcome(changes, _at_rest(status), pods.actions, pods.events, soonest(pods.waits))
     observed = health(current, snapshot.size.desired)
     straggling, waits = stragglers.straggling_condition(snapshot), stragglers.deadlines(status, now)

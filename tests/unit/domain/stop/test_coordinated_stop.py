@@ -170,7 +170,7 @@ def test_wait_is_otherwise_the_pods_grace_period() -> None:
     suspended = knows.with_spec(lifecycle={"suspend": True})
     assert (act(suspended).status.attempt, act(suspended).requeue_after) == (1, 29.0)
     later = plan(suspended.snapshot, NOW + timedelta(seconds=29))
-    assert later.status.holds(C.SUSPENDED)
+    assert later.status.suspended
 
 
 def test_suspension_and_resize_proceed_once_all_exited() -> None:
@@ -178,7 +178,7 @@ def test_suspension_and_resize_proceed_once_all_exited() -> None:
     for index in range(3):
         done = done.reported_failed(index, exit_code=90, message=SAVED)
     ended = replace(done, pods=ABLE.pods)
-    assert act(ended.with_spec(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
+    assert act(ended.with_spec(lifecycle={"suspend": True})).status.suspended
     resized = act(ended.with_spec(replicas=2)).status
     assert (resized.attempt, resized.restarts.resizes, resized.restarts.disruptions) == (2, 1, 0)
 
@@ -269,5 +269,5 @@ def test_words_without_an_end_are_cut() -> None:
 
 def test_job_without_agents_does_not_wait() -> None:
     fresh = replace(job(1).running(), agents={}, coordinator_up_since=ago(1))
-    assert act(fresh.with_spec(lifecycle={"suspend": True})).status.holds(C.SUSPENDED)
+    assert act(fresh.with_spec(lifecycle={"suspend": True})).status.suspended
     assert act(fresh.deleted(0)).status.attempt == 2

@@ -61,7 +61,7 @@ class TestSuspend:
 
     def test_of_a_finished_job_means_nothing(self) -> None:
         scene = job(2).running().finished().with_spec(lifecycle=SUSPEND)
-        assert not plan(scene.snapshot, NOW).status.holds(C.SUSPENDED)
+        assert not plan(scene.snapshot, NOW).status.suspended
 
     def test_taken_back_continues_the_decided_attempt(self) -> None:
         scene = job(2).started(attempt=2).suspended()
