@@ -42,7 +42,6 @@ all-tests:
 	@$(RUN) python -m tests.support.prefetch
 	@$(RUN) python -m dev.localcluster build
 	@$(RUN) python -m dev.localcluster.images build
-	@$(RUN) $(INSIDE) $(LIBRARY_TESTS)
 	@rm -rf build/audit
 	@TRAINYARD_AUDIT=build/audit $(MAKE) --no-print-directory --jobs=2 --output-sync=line tests-that-compute tests-that-wait
 	@$(RUN) python -m tests.support.permission_audit build/audit
@@ -51,6 +50,7 @@ all-tests:
 tests-that-compute:
 	@nice -n 10 $(PYTEST) -n 2 tests/unit tests/simulation
 	@nice -n 10 $(PYTEST) -n 2 tests/api tests/chaos
+	@nice -n 10 $(RUN) $(INSIDE) $(LIBRARY_TESTS)
 
 tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
