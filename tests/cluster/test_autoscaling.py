@@ -34,11 +34,11 @@ for step in range(100_000):
 # A stream of a hundred samples a second, of which each rank gets its share.
 STREAM = f"""{BEGIN}
 from trainyard_torch.monitoring.monitor import Monitor
-with Monitor() as watch:
+with Monitor() as monitor:
     for step in range(100_000):
         time.sleep(0.2)
         dist.all_reduce(torch.ones(1))
-        watch.step(step, samples=max(1, round(20 / size)))
+        monitor.step(step, samples=max(1, round(20 / size)))
 """
 
 pytestmark = LONG

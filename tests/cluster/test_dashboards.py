@@ -15,28 +15,28 @@ from trainyard_torch import start
 from trainyard_torch.monitoring.monitor import Monitor
 
 fault = pathlib.Path("/tmp/fault")
-with start(), Monitor(total_steps=100_000, peak_flops=1e12) as watch:
-    watch.set_flops(1e9)
+with start(), Monitor(total_steps=100_000, peak_flops=1e12) as monitor:
+    monitor.set_flops(1e9)
     weight = torch.zeros(4, requires_grad=True)
     for step in range(1, 100_000):
-        with watch.phase("data"):
+        with monitor.phase("data"):
             time.sleep(0.02)
-        with watch.phase("forward"):
+        with monitor.phase("forward"):
             time.sleep(0.02 + 0.01 * dist.get_rank())
             loss = ((weight - 1) ** 2).sum()
-        with watch.phase("backward"):
+        with monitor.phase("backward"):
             loss.backward()
-        with watch.phase("communication"):
+        with monitor.phase("communication"):
             dist.all_reduce(weight.grad)
-        with watch.phase("optimizer"), torch.no_grad():
+        with monitor.phase("optimizer"), torch.no_grad():
             weight -= 0.001 * weight.grad
         norm = weight.grad.norm()
         weight.grad = None
-        watch.step(step, samples=8, tokens=4096, loss=loss.detach(), grad_norm=norm)
+        monitor.step(step, samples=8, tokens=4096, loss=loss.detach(), grad_norm=norm)
         if step % 50 == 0:
-            with watch.phase("checkpoint"):
+            with monitor.phase("checkpoint"):
                 time.sleep(0.1)
-            watch.record_checkpoint(step, 0.1)
+            monitor.record_checkpoint(step, 0.1)
         if fault.exists():
             fault.unlink()
             raise RuntimeError("boom")

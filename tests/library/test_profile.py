@@ -29,19 +29,19 @@ def as_it_was() -> Iterator[None]:
     signal.signal(signal.SIGUSR2, before)
 
 
-def trained(watch: Monitor, steps: range) -> None:
+def trained(monitor: Monitor, steps: range) -> None:
     model = torch.nn.Linear(8, 8)
     for step in steps:
-        with watch.phase("forward"):
+        with monitor.phase("forward"):
             loss = model(torch.ones(4, 8)).sum()
-        with watch.phase("backward"):
+        with monitor.phase("backward"):
             loss.backward()
-        watch.step(step)
+        monitor.step(step)
 
 
-def written(watch: Monitor) -> None:
+def written(monitor: Monitor) -> None:
     """The profile that has been made is a file."""
-    writer = watch._profiler._writer
+    writer = monitor._profiler._writer
     assert writer
     writer.join(30)
     assert not writer.is_alive()
@@ -53,14 +53,14 @@ def marks(path: Path) -> list[str]:
 
 
 def test_each_signal_profiles_the_next_steps(tmp_path: Path) -> None:
-    watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path / "traces", steps=2))
-    trained(watch, range(3))
+    monitor = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path / "traces", steps=2))
+    trained(monitor, range(3))
     assert not (tmp_path / "traces").exists()
     for begin in (3, 10):
         os.kill(os.getpid(), signal.SIGUSR2)
-        trained(watch, range(begin, begin + 4))
-        written(watch)
-    watch.close()
+        trained(monitor, range(begin, begin + 4))
+        written(monitor)
+    monitor.close()
     assert sorted(each.name for each in (tmp_path / "traces").iterdir()) == [
         "trace-rank0-step10.json.gz",
         "trace-rank0-step3.json.gz",
@@ -75,14 +75,14 @@ def test_each_signal_profiles_the_next_steps(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_for_meanwhile_comes_next(tmp_path: Path) -> None:
-    watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path, steps=1))
+    monitor = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path, steps=1))
     for step in range(8):
         if step < 2:
             os.kill(os.getpid(), signal.SIGUSR2)
-        trained(watch, range(step, step + 1))
-        if watch._profiler._writer:
-            watch._profiler._writer.join(30)
-    watch.close()
+        trained(monitor, range(step, step + 1))
+        if monitor._profiler._writer:
+            monitor._profiler._writer.join(30)
+    monitor.close()
     assert sorted(each.name for each in tmp_path.iterdir()) == [
         "trace-rank0-step0.json.gz",
         "trace-rank0-step3.json.gz",
@@ -95,36 +95,36 @@ def test_a_file_asks_some_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for rank in (0, 3):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "4")
-        watch = Monitor(device="cpu")
+        monitor = Monitor(device="cpu")
         (tmp_path / "annotation").write_text(f"steps=1 ranks=3 id={rank}")
-        watch._profiler._requests._looked -= 1
-        trained(watch, range(20, 24))
-        watch.close()
+        monitor._profiler._requests._looked -= 1
+        trained(monitor, range(20, 24))
+        monitor.close()
     assert [each.name for each in (tmp_path / "traces").iterdir()] == ["trace-rank3-step20.json.gz"]
 
 
 def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path))
+    monitor = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         os.kill(os.getpid(), signal.SIGUSR2)
-        trained(watch, range(6))
-        written(watch)
+        trained(monitor, range(6))
+        written(monitor)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    trained(watch, range(6, 8))
-    watch.close()
+    trained(monitor, range(6, 8))
+    monitor.close()
     assert "is there space left in" in caplog.text
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_profile_of_the_programs_own_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path))
+    monitor = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
         os.kill(os.getpid(), signal.SIGUSR2)
-        trained(watch, range(6))
-    watch.close()
+        trained(monitor, range(6))
+    monitor.close()
     assert [event for event in own.events() if event.name == "aten::linear"]
     assert "no profile of rank 0 after step 0: the program makes a profile of its own" in caplog.text
     assert [*tmp_path.iterdir()] == []
@@ -132,10 +132,10 @@ def test_a_profile_of_the_programs_own_goes_on(tmp_path: Path, caplog: pytest.Lo
 
 def test_a_training_that_ends_before_its_profile(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        watch = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path, steps=50))
+        monitor = Monitor(device="cpu", profiler=ProfilerConfig(folder=tmp_path, steps=50))
         os.kill(os.getpid(), signal.SIGUSR2)
-        trained(watch, range(3))
-        watch.close()
+        trained(monitor, range(3))
+        monitor.close()
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     assert caplog.text.count("the training has ended before it was complete") == 2
     assert [*tmp_path.iterdir()] == []
@@ -147,13 +147,13 @@ from pathlib import Path
 from trainyard_torch.monitoring.profiler import ProfilerConfig
 from trainyard_torch.monitoring.monitor import Monitor
 folder, end = Path(sys.argv[1]), time.monotonic() + 60
-with Monitor(device="cpu", profiler=ProfilerConfig(folder=folder)) as watch:
-    (folder / f"ready-{watch.snapshot().rank}").touch()
+with Monitor(device="cpu", profiler=ProfilerConfig(folder=folder)) as monitor:
+    (folder / f"ready-{monitor.snapshot().rank}").touch()
     step = 0
     while len([*folder.glob("trace-*")]) < 2 and time.monotonic() < end:
         time.sleep(0.01)
         step += 1
-        watch.step(step)
+        monitor.step(step)
 """
 
 
@@ -186,15 +186,15 @@ def test_signal_to_the_agent_reaches_all_ranks(tmp_path: Path) -> None:
 def one_that_waits(seconds: float) -> tuple[Communication | None, float | None]:
     """A rank of two that exchanges gradients; rank 1 comes late to each exchange."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-    watch = Monitor(device="cpu", profiler=ProfilerConfig(signal=False, sample_every=10))
+    monitor = Monitor(device="cpu", profiler=ProfilerConfig(signal=False, sample_every=10))
     # Several samples: of one, torch may lose the collective.
     for step in range(45):
         if dist.get_rank() == 1:
             time.sleep(seconds)
         model(torch.ones(4, 64)).sum().backward()
-        watch.step(step)
-    watch.close()
-    return watch._profiler.communication, watch.snapshot().exposed_communication
+        monitor.step(step)
+    monitor.close()
+    return monitor._profiler.communication, monitor.snapshot().exposed_communication
 
 
 def test_share_of_waiting_for_ranks_is_seen(tmp_path: Path) -> None:

@@ -181,11 +181,11 @@ def test_training_resumed_after_failure_is_one_run(
     assert read_record(str(there), verify=True) == record
 
 
-def steps(watch: Monitor, numbers: range) -> float:
+def steps(monitor: Monitor, numbers: range) -> float:
     """Seconds that it took to be done with these steps."""
     begin = time.monotonic()
     for number in numbers:
-        watch.step(number, samples=2, loss=1 / number)
+        monitor.step(number, samples=2, loss=1 / number)
     return time.monotonic() - begin
 
 
@@ -195,19 +195,19 @@ def test_a_killed_server_receives_records_later(
     from mlflow import MlflowClient  # noqa: PLC0415
 
     monkeypatch.setenv("TRAINYARD_JOB_UID", "uid-of-another")
-    tracking, watch = Tracking(MLflow(server.url), log_every=1), Monitor()
+    tracking, monitor = Tracking(MLflow(server.url), log_every=1), Monitor()
     tracking._background._pause = tracking._background._min_retry_seconds = 0.05
     with tracking, caplog.at_level(logging.INFO):
-        tracking.start(watch)
-        steps(watch, range(1, 11))
+        tracking.start(monitor)
+        steps(monitor, range(1, 11))
         assert tracking._background.flush(30)
         server.kill()
-        assert steps(watch, range(11, 31)) < 1.0, "the training does not wait"
+        assert steps(monitor, range(11, 31)) < 1.0, "the training does not wait"
         while not any("cannot send events" in message for message in caplog.messages):
             time.sleep(0.01)
         server.start()
         tracking.log_metrics(30, {"accuracy": 0.5, "/not/allowed": 1.0})
-        steps(watch, range(31, 33))
+        steps(monitor, range(31, 33))
         assert tracking._background.flush(60)
     client = MlflowClient(server.url)
     (run,) = client.search_runs(["0"], "tags.`trainyard.dev/job-uid` = 'uid-of-another'")
@@ -229,10 +229,10 @@ def test_a_run_that_is_named(server: Tracker, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     trackings = [Tracking(MLflow(run_id=run), log_every=2) for _ in range(2)]
     for first, tracking in zip((1, 4), trackings, strict=True):
-        watch = Monitor()
+        monitor = Monitor()
         with tracking:
-            tracking.start(watch)
-            steps(watch, range(first, first + 4))
+            tracking.start(monitor)
+            steps(monitor, range(first, first + 4))
     assert [*history(client, run, "loss")] == [2, 4, 6, 7], "each second step and the last; none twice"
     stored, record = "s3://bucket/models/1", Record("Net", 12, "ab" * 32, code=Code("c0ffee", dirty=True))
     assert trackings[-1]._sink.register("stored", stored, record, None) == "1"
@@ -297,11 +297,11 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
 def test_attempts_in_tensorboard_show_no_step_twice(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     for found, numbers in ((None, range(1, 7)), (Manifest(3, 1, 1), range(4, 9))):
-        tracking, watch = Tracking(TensorBoard(folder), log_every=1, parameters={"lr": 0.1}), Monitor()
+        tracking, monitor = Tracking(TensorBoard(folder), log_every=1, parameters={"lr": 0.1}), Monitor()
         with tracking:
-            tracking.start(watch, found=found)
+            tracking.start(monitor, found=found)
             for number in numbers:
-                watch.step(number, samples=2, loss=number + (100 if found else 0))
+                monitor.step(number, samples=2, loss=number + (100 if found else 0))
         # Their files are distinguished, and put in order, by the second.
         time.sleep(1.1 if found is None else 0)
     assert scalars(folder)["loss"] == {1: 1, 2: 2, 3: 3, 4: 104, 5: 105, 6: 106, 7: 107, 8: 108}
@@ -310,11 +310,11 @@ def test_attempts_in_tensorboard_show_no_step_twice(tmp_path: Path) -> None:
 def test_a_folder_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "runs"
     folder.write_text("a file")
-    tracking, watch = Tracking(TensorBoard(folder), log_every=1), Monitor()
+    tracking, monitor = Tracking(TensorBoard(folder), log_every=1), Monitor()
     tracking._background._min_retry_seconds = 0.01
     with tracking:
-        tracking.start(watch)
-        steps(watch, range(1, 6))
+        tracking.start(monitor)
+        steps(monitor, range(1, 6))
         while not any("cannot send events" in message for message in caplog.messages):
             time.sleep(0.01)
         folder.unlink()
@@ -327,14 +327,14 @@ def test_a_folder_that_comes_later(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def report_from_ranks(folder: Path) -> None:
-    tracking, watch = Tracking(TensorBoard(folder), log_every=2), Monitor()
+    tracking, monitor = Tracking(TensorBoard(folder), log_every=2), Monitor()
     rank = dist.get_rank()
     with tracking:
-        tracking.start(watch)
+        tracking.start(monitor)
         for number in range(1, 6):
-            with watch.phase("forward"):
+            with monitor.phase("forward"):
                 time.sleep(0.005)
-            watch.step(number, samples=10 if rank < 2 else 0, loss=float(rank), grad_norm=2.0)
+            monitor.step(number, samples=10 if rank < 2 else 0, loss=float(rank), grad_norm=2.0)
             dist.barrier()
 
 

@@ -67,14 +67,14 @@ def watched(rank: int, port: int, group: str, talk: Connection) -> None:
         RANK=str(rank), WORLD_SIZE="3", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3", TORCHELASTIC_RUN_ID=group,
         TRAINYARD_METRICS_PORT=str(port),
     )  # fmt: skip
-    with Monitor(device="cpu") as watch:
+    with Monitor(device="cpu") as monitor:
         for step in range(4):
             # Others see a reading a second old: here none is as old.
-            watch._publish_at = 0.0
-            with watch.phase("data"):
+            monitor._publish_at = 0.0
+            with monitor.phase("data"):
                 time.sleep(0.01)
             samples: Any = np.int64(10 + rank)  # as data loaders give it
-            watch.step(step, samples=samples, loss=torch.tensor(float(rank)), grad_norm=torch.tensor([2.0]))
+            monitor.step(step, samples=samples, loss=torch.tensor(float(rank)), grad_norm=torch.tensor([2.0]))
         talk.send("done")
         talk.recv()
 
@@ -127,13 +127,13 @@ def test_progress_is_reported_to_the_agent(tmp_path: Path, monkeypatch: pytest.M
         assert found
         return found
 
-    with Monitor(total_steps=90, device="cpu") as watch:
+    with Monitor(total_steps=90, device="cpu") as monitor:
         for step in (7, 8):
-            with watch.phase("data"):
+            with monitor.phase("data"):
                 time.sleep(0.02)
-            with watch.phase("backward"):
+            with monitor.phase("backward"):
                 time.sleep(0.2)
-            watch.step(step, samples=8, loss=torch.tensor(0.5), grad_norm=2.0)
+            monitor.step(step, samples=8, loss=torch.tensor(0.5), grad_norm=2.0)
         assert message()._replace(pid=None, seconds=None, compute_seconds=None, measured={}) == report.RankState(
             8, "train", 90, 0.5, first=7
         )
@@ -142,13 +142,13 @@ def test_progress_is_reported_to_the_agent(tmp_path: Path, monkeypatch: pytest.M
         assert 0.02 <= own < 0.2, "what others take is not in it"
         assert message().measured["grad_norm"] == 2, "told with the first step, and then once a second"
         time.sleep(1)
-        watch.step(9, samples=8)
+        monitor.step(9, samples=8)
         measured = message().measured
         assert 8 < measured["samples_per_second"] < 40
         assert 0 < measured["data_share"] < 0.2
         assert measured["memory_bytes"] > 1e6
         for phase in ("checkpoint", "evaluate", "compile"):
-            with watch.phase(phase), watch.phase("data"):
+            with monitor.phase(phase), monitor.phase("data"):
                 assert message().phase == phase
             assert message().phase == "train"
 
@@ -156,17 +156,17 @@ def test_progress_is_reported_to_the_agent(tmp_path: Path, monkeypatch: pytest.M
 def test_newest_checkpoint_is_reported_with_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "progress")
     monkeypatch.setenv(report.FILE_VARIABLE, path)
-    with Monitor(device="cpu") as watch:
+    with Monitor(device="cpu") as monitor:
         step: Any = np.int64(100)  # as data loaders give it
-        watch.record_checkpoint(step, 4.5)
-        watch.step(101)
-        assert watch.snapshot().checkpoint_time == pytest.approx(time.time(), abs=30)
+        monitor.record_checkpoint(step, 4.5)
+        monitor.step(101)
+        assert monitor.snapshot().checkpoint_time == pytest.approx(time.time(), abs=30)
         found = report.read(path)
         assert found
         assert (found.measured["checkpoint_step"], found.measured["checkpoint_seconds"]) == (100, 4.5)
         for step, seconds in ((-1, 1.0), (1, -1.0), (1, math.nan), (1, math.inf)):
             with pytest.raises(ValueError, match="must be from 0 on"):
-                watch.record_checkpoint(step, seconds)
+                monitor.record_checkpoint(step, seconds)
 
 
 @pytest.mark.parametrize("names", [None, ("mfu", "memory_bytes")])
@@ -180,26 +180,26 @@ def test_older_agent_receives_only_fields_it_knows(
 
     older = SimpleNamespace(progress=progress, **({} if names is None else {"MEASURED": names}))
     monkeypatch.setattr("trainyard_torch.monitoring.monitor.agent", lambda: older)
-    with Monitor(device="cpu") as watch:
-        watch.record_checkpoint(100, 4.5)
-        watch.step(101, grad_norm=1.0)
+    with Monitor(device="cpu") as monitor:
+        monitor.record_checkpoint(100, 4.5)
+        monitor.step(101, grad_norm=1.0)
     assert [set(each or ()) for each in received] == [set() if names is None else {"memory_bytes"}]
 
 
 def test_nothing_is_written_without_agent_and_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Monitor(device="cpu") as watch:
-        watch.step(0)
-        reading = watch.snapshot()
+    with Monitor(device="cpu") as monitor:
+        monitor.step(0)
+        reading = monitor.snapshot()
     assert (reading.steps, reading.loss, reading.mfu, reading.compute_seconds) == (1, None, None, None)
     assert [*tmp_path.iterdir()] == []
 
 
 def test_non_finite_loss_is_reported_once_per_episode(caplog: pytest.LogCaptureFixture) -> None:
     nan, inf = float("nan"), float("inf")
-    with Monitor(device="cpu", profiler=ProfilerConfig(signal=False)) as watch:
+    with Monitor(device="cpu", profiler=ProfilerConfig(signal=False)) as monitor:
         for step, loss in enumerate((0.5, nan, nan, 0.4, torch.tensor(inf))):
-            watch.step(step, loss=loss, grad_norm=inf)
+            monitor.step(step, loss=loss, grad_norm=inf)
     message = [record.getMessage() for record in caplog.records]
     assert [text.split(", and later")[0] for text in message] == [
         "step 1: the loss is nan",
@@ -209,26 +209,26 @@ def test_non_finite_loss_is_reported_once_per_episode(caplog: pytest.LogCaptureF
 
 def test_a_step_costs_microseconds() -> None:
     """About ten on an idle core. Processor time, at its best: other tests may have the other half of the core."""
-    watch = Monitor(device="cpu", profiler=ProfilerConfig(signal=False))
+    monitor = Monitor(device="cpu", profiler=ProfilerConfig(signal=False))
     costs = []
     for _ in range(20):
         began = time.thread_time()
         for step in range(100):
             for phase in ("data", "forward", "backward", "optimizer"):
-                with watch.phase(phase):
+                with monitor.phase(phase):
                     pass
-            watch.step(step, samples=1, tokens=1, loss=1.0, grad_norm=1.0)
+            monitor.step(step, samples=1, tokens=1, loss=1.0, grad_norm=1.0)
         costs.append((time.thread_time() - began) / 100)
     assert min(costs) < 50e-6
 
 
 def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
-    watch = Monitor(device="cpu", peak_flops=1e9)
-    watch.set_flops(1e6)
+    monitor = Monitor(device="cpu", peak_flops=1e9)
+    monitor.set_flops(1e6)
     for step in range(4):
         time.sleep(0.01)
-        watch.step(step)
-    reading = watch.snapshot()
+        monitor.step(step)
+    reading = monitor.snapshot()
     assert reading.steps_per_second
     assert reading.mfu == pytest.approx(1e6 * reading.steps_per_second / 1e9)
     unknown = Monitor(device="cpu", profiler=ProfilerConfig(signal=False))
@@ -272,19 +272,19 @@ def test_a_launcher_that_says_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_phase_that_fails_ends_all_the_same() -> None:
-    watch = Monitor(device="cpu")
-    with pytest.raises(json.JSONDecodeError), watch.phase("evaluate"):
+    monitor = Monitor(device="cpu")
+    with pytest.raises(json.JSONDecodeError), monitor.phase("evaluate"):
         json.loads("{")
-    with watch.phase("data"):
+    with monitor.phase("data"):
         time.sleep(0.01)
-    watch.step(0)
-    assert watch.snapshot().phases["data"] >= 0.01
+    monitor.step(0)
+    assert monitor.snapshot().phases["data"] >= 0.01
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).parents[2] / "docs/training/watching.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/training/monitoring.md").read_text()
     program = page.split("```python\n")[1].split("```")[0].replace("/tmp/model.pt", str(tmp_path / "model.pt"))  # noqa: S108 - the page's
-    exec(compile(program, "watching.md", "exec"), {})  # noqa: S102 - our own
+    exec(compile(program, "monitoring.md", "exec"), {})  # noqa: S102 - our own
     message = capsys.readouterr().out
     assert "RankMetrics(rank=0, step=199," in message
     assert "'checkpoint'" in message

@@ -107,17 +107,17 @@ def test_gpu_compute_time_is_reported_a_step_later(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "Event", Stream)
     monkeypatch.setattr(Stream, "made", [])
     monkeypatch.setenv(report.FILE_VARIABLE, str(tmp_path / "progress"))
-    watch = Monitor(device="cuda", profiler=ProfilerConfig(signal=False))
+    monitor = Monitor(device="cuda", profiler=ProfilerConfig(signal=False))
 
     def step(number: int) -> float | None:
         for _ in range(2):
-            with watch.phase("forward"), watch.phase("forward"):
+            with monitor.phase("forward"), monitor.phase("forward"):
                 pass
-        with watch.phase("backward"):
+        with monitor.phase("backward"):
             pass
-        with watch.phase("evaluate"), watch.phase("forward"):
+        with monitor.phase("evaluate"), monitor.phase("forward"):
             pass
-        watch.step(number)
+        monitor.step(number)
         message = report.read(str(tmp_path / "progress"))
         assert message
         return message.compute_seconds
@@ -130,8 +130,8 @@ def test_gpu_compute_time_is_reported_a_step_later(monkeypatch: pytest.MonkeyPat
     arrive()
     assert step(3) == pytest.approx(0.002, abs=0.0005), "two forwards of a millisecond each"
     assert len(Stream.made) == 12
-    assert len(watch._meter._compute) == 1, "nothing is reported of the first step"
-    assert watch.snapshot().compute_seconds == pytest.approx(0.002, abs=0.0005)
+    assert len(monitor._meter._compute) == 1, "nothing is reported of the first step"
+    assert monitor.snapshot().compute_seconds == pytest.approx(0.002, abs=0.0005)
 
 
 def spread() -> str:

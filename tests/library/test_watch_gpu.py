@@ -24,40 +24,40 @@ def waiting_is_an_error() -> Iterator[None]:
     torch.cuda.set_sync_debug_mode("default")
 
 
-def train(watch: Monitor, steps: int) -> None:
+def train(monitor: Monitor, steps: int) -> None:
     weights = torch.ones(512, 512, device="cuda")
     for step in range(steps):
-        with watch.phase("forward"):
+        with monitor.phase("forward"):
             product = weights @ weights
-        watch.step(step, samples=1, loss=product[0, 0], grad_norm=product[0, :1])
+        monitor.step(step, samples=1, loss=product[0, 0], grad_norm=product[0, :1])
 
 
 @pytest.mark.usefixtures("waiting_is_an_error")
 def test_a_step_waits_for_nothing() -> None:
-    watch = Monitor(profiler=ProfilerConfig(signal=False))
-    train(watch, 50)
+    monitor = Monitor(profiler=ProfilerConfig(signal=False))
+    train(monitor, 50)
     torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
-    reading = watch.snapshot()
+    reading = monitor.snapshot()
     assert (reading.loss, reading.grad_norm) == (512, 512)
-    train(watch, 3)
+    train(monitor, 3)
     torch.cuda.synchronize()
-    train(watch, 1)
-    own = watch.snapshot().compute_seconds
+    train(monitor, 1)
+    own = monitor.snapshot().compute_seconds
     assert own
     assert 0 < own < 1
     assert reading.memory["peak"] >= reading.memory["allocated"] >= 512 * 512 * 4
 
 
 def test_a_profile_has_the_kernels(tmp_path: Path) -> None:
-    watch = Monitor(profiler=ProfilerConfig(signal=False, folder=tmp_path))
-    watch._profiler._requests._request = ProfileRequest(2)
-    train(watch, 5)
-    watch.close()
+    monitor = Monitor(profiler=ProfilerConfig(signal=False, folder=tmp_path))
+    monitor._profiler._requests._request = ProfileRequest(2)
+    train(monitor, 5)
+    monitor.close()
     (trace,) = tmp_path.iterdir()
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     assert [event for event in events if event.get("cat") == "kernel"]
-    assert watch.snapshot().exposed_communication == 0
+    assert monitor.snapshot().exposed_communication == 0
 
 
 @pytest.mark.usefixtures("waiting_is_an_error")
@@ -71,7 +71,7 @@ def test_a_capture_of_nsight_waits_for_nothing() -> None:
 
 
 def test_device_peak_is_found_by_its_name() -> None:
-    watch = Monitor(profiler=ProfilerConfig(signal=False))
-    watch.set_flops(1e9)
-    train(watch, 5)
-    assert (watch.snapshot().mfu is None) == (peak(torch.cuda.get_device_name()) is None)
+    monitor = Monitor(profiler=ProfilerConfig(signal=False))
+    monitor.set_flops(1e9)
+    train(monitor, 5)
+    assert (monitor.snapshot().mfu is None) == (peak(torch.cuda.get_device_name()) is None)

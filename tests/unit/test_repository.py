@@ -51,3 +51,21 @@ def test_the_map_names_every_folder(page: str) -> None:
 
 def test_contributor_map_names_every_operator_package() -> None:
     assert in_map("CONTRIBUTING.md") >= OPERATOR
+
+
+PAGES = [path for path in FILES if path.suffix == ".md" and path.exists()]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub names them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_have_a_target(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", page.read_text()):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name) if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link

@@ -112,10 +112,10 @@ class Recovery(Model):
     warm_start: bool = True
     """Whether the agent keeps a process with the imports of a Python program loaded, and restarts the ranks from it."""
     max_restarts: int = Field(default=10, ge=0, le=10_000)
-    """How many failures restart the job; the next one fails it. Disruptions (deleted, evicted or preempted pods,
+    """How many failures may restart the job; the next one fails it. Disruptions (deleted, evicted or preempted pods,
     lost nodes) and resizes do not count."""
     max_disruptions: int | None = Field(default=None, ge=0, le=10_000)
-    """The number of disruptions after which the job restarts; the next one fails it. Not set: unlimited."""
+    """How many disruptions may restart the job; the next one fails it. Not set: unlimited."""
     no_progress_limit: int = Field(default=3, ge=2, le=10_000)
     """This number of consecutive failures at the same step fails the job, whatever maxRestarts allows. It needs programs that report
     progress (`trainyard_agent.progress`). A failure at a later step than all before forgives the earlier failures. From the second
@@ -177,6 +177,7 @@ DESCRIBED = (
         Action.RESTART,
         "An error of the program. `trainyard-agent` also uses it to restart its container in the pod, which is no failure.",
     ),
+    Meaning((97,), Action.RESTART, "The last checkpoint could not be stored (`CheckpointSaveError`)."),
     Meaning((134,), Action.RESTART, "SIGABRT: an assertion of CUDA, or the watchdog of NCCL."),
     Meaning((SIGBUS_CODE,), Action.RESTART, "SIGBUS: mapped memory is not available. Usually /dev/shm is full."),
     Meaning((137,), Action.RESTART, "SIGKILL: from the kernel because it ran out of memory, or from a user."),

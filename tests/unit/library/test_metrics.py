@@ -10,7 +10,7 @@ from trainyard_torch.monitoring.meter import WINDOW
 from trainyard_torch.monitoring.metrics import METRICS, PREFIX
 from trainyard_torch.monitoring.rank_metrics import RankMetrics
 
-PAGE = Path(__file__).parents[3] / "docs/training/watching.md"
+PAGE = Path(__file__).parents[3] / "docs/training/monitoring.md"
 
 
 def reading(rank: int = 0, **fields: Any) -> RankMetrics:

@@ -1,4 +1,4 @@
-"""The metrics of a pod, each with unit and documentation, as functions of its ranks' metrics. Pure; docs/training/watching.md has the same table.
+"""The metrics of a pod, each with unit and documentation, as functions of its ranks' metrics. Pure; docs/training/monitoring.md has the same table.
 
 Values that differ between ranks have a rank label, and so do all counters: a sum over changing ranks would not be a counter. Values
 of the whole pod have one series.

@@ -24,7 +24,7 @@ every_board = pytest.mark.parametrize("board", BOARDS, ids=[board.uid for board 
 
 def documented_metrics() -> set[str]:
     """Return all documented metrics, histograms with the names of their series."""
-    pages = ("docs/reference/metrics.md", "docs/training/watching.md")
+    pages = ("docs/reference/metrics.md", "docs/training/monitoring.md")
     rows = [line for page in pages for line in (ROOT / page).read_text().splitlines() if line.startswith("| `")]
     names = {row.split("`")[1]: row for row in rows}
     return {*names, *(f"{name}_bucket" for name, row in names.items() if "| histogram |" in row)}
