@@ -92,6 +92,7 @@ class EventRecorder:
         self._busy = busy
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._counts: OrderedDict[str, int] = OrderedDict()
+        self._names: OrderedDict[str, str] = OrderedDict()
         self._pending: asyncio.Queue[_PendingEvent] = asyncio.Queue(_MAX_PENDING_EVENTS)
 
     def record(
@@ -109,13 +110,15 @@ class EventRecorder:
         higher count.
 
         `sort_key`: letters and digits that order the events of one object. kubectl sorts by name where new events lack
-        the old timestamps.
+        the old timestamps. A repeat keeps the name of the first event. After a crash it is recognized by its name, so
+        its sort key must be the same.
         """
         if not self._bucket(regarding.uid).take():
             return
-        event = _PendingEvent(
-            regarding, type, reason, note, action, _name(regarding, reason, key, sort_key), self._now()
-        )
+        digest = hashlib.sha256(f"{regarding.uid}/{reason}/{key}".encode()).hexdigest()[:16]
+        name = self._names.setdefault(digest, f"{regarding.name[:200].rstrip('.-')}.{sort_key}{digest}")
+        _make_newest(self._names, digest)
+        event = _PendingEvent(regarding, type, reason, note, action, name, self._now())
         try:
             self._pending.put_nowait(event)
         except asyncio.QueueFull:
@@ -195,24 +198,21 @@ class EventRecorder:
 
     def _remember(self, name: str, count: int) -> None:
         self._counts[name] = count
-        self._counts.move_to_end(name)
-        if len(self._counts) > _MAX_CACHED_ENTRIES:
-            self._counts.popitem(last=False)
+        _make_newest(self._counts, name)
 
     def _bucket(self, uid: str) -> TokenBucket:
         bucket = self._buckets.setdefault(
             uid, TokenBucket(_EVENTS_PER_SECOND_PER_OBJECT, _EVENT_BURST_PER_OBJECT, self._clock)
         )
-        self._buckets.move_to_end(uid)
-        if len(self._buckets) > _MAX_CACHED_ENTRIES:
-            self._buckets.popitem(last=False)
+        _make_newest(self._buckets, uid)
         return bucket
 
 
-def _name(regarding: ObjectReference, reason: str, key: str, sort_key: str) -> str:
-    """Return the event's name, the same in every process: a repeat is recognized by it."""
-    digest = hashlib.sha256(f"{regarding.uid}/{reason}/{key}".encode()).hexdigest()[:16]
-    return f"{regarding.name[:200].rstrip('.-')}.{sort_key}{digest}"
+def _make_newest(cache: OrderedDict[str, Any], key: str) -> None:
+    """Move a key to the end, and drop the oldest one where the cache is full."""
+    cache.move_to_end(key)
+    if len(cache) > _MAX_CACHED_ENTRIES:
+        cache.popitem(last=False)
 
 
 def _timestamp(at: datetime) -> str:

@@ -18,7 +18,8 @@ def recorder(api: FakeApi, timers: FakeTimers) -> EventRecorder:
 
 
 async def say(recorder: EventRecorder, key: str = "1", note: str = "worker 2 exited with 1", **fields: Any) -> None:
-    recorder.record(fields.get("regarding", JOB), "Warning", "WorkerFailed", note, action="Restart", key=key)
+    regarding, order = fields.get("regarding", JOB), fields.get("sort_key", "")
+    recorder.record(regarding, "Warning", "WorkerFailed", note, action="Restart", key=key, sort_key=order)
     writer = asyncio.create_task(recorder.run())
     await recorder.drain()
     writer.cancel()
@@ -65,6 +66,15 @@ async def test_repeated_event_after_crash_raises_the_count(api: FakeApi, timers:
     await say(recorder(api, timers))
     [event] = api.cluster.objects(EVENTS)
     assert event["series"]["count"] == 3
+
+
+async def test_repeated_event_keeps_its_sort_key(api: FakeApi, timers: FakeTimers) -> None:
+    one = recorder(api, timers)
+    await say(one, sort_key="01")
+    await say(one, sort_key="02")
+    [event] = api.cluster.objects(EVENTS)
+    assert event["series"]["count"] == 2
+    assert event["metadata"]["name"].startswith("digits.01")
 
 
 async def test_another_key_is_another_event(api: FakeApi, timers: FakeTimers) -> None:

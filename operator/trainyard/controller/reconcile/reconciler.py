@@ -1,7 +1,7 @@
 """Reconcile one job: read the caches, plan, act, store the status once, record events."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -109,8 +109,8 @@ class Reconciler:
     async def _execute(self, record: JobRecord, job: JobView, decided: Plan) -> ExecutionResult:
         with self.pace.acting():
             removed = await self.executor.remove_pods(job, decided)
-            for removal in removed:
-                self._record_event(record, decided, Event("Warning", Reason.FORCED_DELETION, removal.note))
+            forced = [Event("Warning", Reason.FORCED_DELETION, removal.note) for removal in removed]
+            self._record_events(record, decided, forced, first=0)
             result = await self.executor.execute(job, decided)
         return replace(result, changed=result.changed or bool(removed))
 
@@ -129,23 +129,23 @@ class Reconciler:
                 self._forget_agents(record.uid)
             if self.caches.job(record.uid) is not record:
                 requeue_after = 0.0
-        for event in (*decided.events, *self._environment_warnings(job, decided)):
-            self._record_event(record, decided, event)
+        self._record_events(record, decided, [*decided.events, *self._environment_warnings(job, decided)])
         return requeue_after
 
-    def _record_event(self, record: JobRecord, decided: Plan, event: Event) -> None:
-        log = _LOG.info if event.type == "Normal" else _LOG.warning
-        log(f"{event.reason}: {event.note}")
-        attempt = decided.status.attempt
-        self.events.record(
-            record.reference,
-            event.type,
-            event.reason,
-            event.note,
-            action="Reconcile",
-            key=f"{attempt}/{event.note}",
-            sort_key=f"{attempt:06x}{_position_in_attempt(event, decided, starts_attempt=attempt > record.attempt)}",
-        )
+    def _record_events(self, record: JobRecord, decided: Plan, events: Sequence[Event], *, first: int = 1) -> None:
+        """Record the events of a plan in order. `first`: the position of the first one in this version of the job."""
+        for position, event in enumerate(events, first):
+            log = _LOG.info if event.type == "Normal" else _LOG.warning
+            log(f"{event.reason}: {event.note}")
+            self.events.record(
+                record.reference,
+                event.type,
+                event.reason,
+                event.note,
+                action="Reconcile",
+                key=f"{decided.status.attempt}/{event.note}",
+                sort_key=_sort_key(record, position),
+            )
 
     async def _write_status(self, record: JobRecord, status: TrainingJobStatus) -> bool:
         """Store the status if the job is unchanged since the decision; else read it again for the next reconcile."""
@@ -171,7 +171,13 @@ class Reconciler:
                 # The status itself cannot report this.
                 note = permission_denied_message(error)
                 self.events.record(
-                    record.reference, "Warning", Reason.PERMISSION_DENIED, note, action="Reconcile", key="status"
+                    record.reference,
+                    "Warning",
+                    Reason.PERMISSION_DENIED,
+                    note,
+                    action="Reconcile",
+                    key="status",
+                    sort_key=_sort_key(record),
                 )
             raise
         # Update the cache at once. The watch adds nothing, and the next reconcile need not wait for it.
@@ -231,10 +237,9 @@ def _recreates_service(job: JobView, decided: Plan) -> bool:
     return creates and bool(job.status.internal.launched_attempt)
 
 
-def _position_in_attempt(event: Event, decided: Plan, *, starts_attempt: bool) -> int:
-    """Return the sort position of an event within its attempt: start, pods created, course, finish of the job."""
-    if starts_attempt:
-        return 0
-    if event.reason is Reason.WORKERS_CREATED:
-        return 1
-    return 3 if decided.status.finished else 2
+def _sort_key(record: JobRecord, position: int = 0) -> str:
+    """Return the position of an event among those of its job: by the version of the job for which it was decided.
+
+    Unlike a time, the version is the same for a process that decides again after a crash.
+    """
+    return f"{record.resource_version:016x}{position:02x}"

@@ -23,6 +23,15 @@ def reasons(api: FakeApi) -> list[str]:
     return [event["reason"] for event in api.cluster.objects(EVENTS, LAB)]
 
 
+def notes(api: FakeApi) -> list[str]:
+    """Return the notes in the order in which kubectl prints the events: that of their names."""
+    return [event["note"] for event in api.cluster.objects(EVENTS, LAB)]
+
+
+def noted(api: FakeApi, text: str) -> bool:
+    return any(text in note for note in notes(api))
+
+
 async def test_service_is_created_before_pods(api: FakeApi, lab: Lab) -> None:
     async with operator(api):
         lab.submit()
@@ -323,6 +332,17 @@ async def test_adopted_later_attempt_is_reported(api: FakeApi, lab: Lab) -> None
         await until(lambda: "AttemptAdopted" in reasons(api))
         note = next(e["note"] for e in api.cluster.objects(EVENTS, LAB) if e["reason"] == "AttemptAdopted")
     assert note.startswith("workers are at attempt 9, and the stored status has attempt 1")
+
+
+async def test_events_of_one_attempt_sort_by_time(api: FakeApi, lab: Lab) -> None:
+    sizes = [5, 7, 6]
+    async with operator(api):
+        lab.submit(replicas=4, elastic={"minReplicas": 4, "maxReplicas": 8, "multipleOf": 4})
+        await until(lambda: "WorkersCreated" in reasons(api))
+        for size in sizes:
+            lab.change(replicas=size)
+            await until(partial(noted, api, f"replicas is {size}"))
+    assert [note[:13] for note in notes(api) if note.startswith("replicas")] == [f"replicas is {n}" for n in sizes]
 
 
 async def test_changing_refusal_message_keeps_the_backoff(api: FakeApi, lab: Lab) -> None:
