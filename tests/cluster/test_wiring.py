@@ -108,7 +108,8 @@ def test_agent_detects_a_child_that_was_oom_killed(kube: Kube) -> None:
     assert (status["attempt"], status["internal"]["restartBudget"]["outOfMemory"]) == (2, 2)
     assert kube.condition("job", "Failed")["reason"] == "NonRetryable"
     assert (
-        "; out of memory 2 times without progress with a limit of 128Mi: " in kube.condition("job", "Failed")["message"]
+        "; the job failed: out of memory 2 times without progress with a limit of 128Mi: "
+        in kube.condition("job", "Failed")["message"]
     )
     failure = status["lastFailure"]
     assert failure["reason"] == "OOMKilled"
@@ -139,7 +140,7 @@ def test_job_failing_repeatedly_at_one_step_fails(kube: Kube) -> None:
     assert kube.condition("job", "Failed")["reason"] == "NoProgress"
     message = kube.condition("job", "Failed")["message"]
     assert "ValueError: NaN in the batch" in message
-    assert message.endswith("; the last 3 failures happened after step 4 (recovery.noProgressLimit is 3)")
+    assert "; the job failed: the last 3 failures happened after step 4 (recovery.noProgressLimit is 3). Fix" in message
 
 
 def test_the_environment_of_a_torch_worker(kube: Kube) -> None:

@@ -144,10 +144,17 @@ class Meaning:
     codes: tuple[int, ...]
     action: Action
     text: str
+    remedy: str = ""
+    """What to do where the action is Fail, as a sentence without its full stop."""
 
 
 MEANINGS = (
-    Meaning((2,), Action.FAIL, "The command line is wrong: an unknown option, or a missing script."),
+    Meaning(
+        (2,),
+        Action.FAIL,
+        "The command line is wrong: an unknown option, or a missing script.",
+        "Fix the command or the image",
+    ),
     Meaning((90,), Action.IGNORE, "Exited on request, with a checkpoint saved."),
     Meaning(
         (91,), Action.RESTART, "The worker hung: it made no progress for longer than steps take. The agent stopped it."
@@ -161,7 +168,12 @@ MEANINGS = (
         Action.RESTART,
         "`trainyard-agent` found no Python 3.9 or newer in the image, or could not run there. The first time, the group restarts without the agent. This is not counted.",
     ),
-    Meaning((126, 127), Action.FAIL, "The command cannot be executed, or is not in the image."),
+    Meaning(
+        (126, 127),
+        Action.FAIL,
+        "The command cannot be executed, or is not in the image.",
+        "Fix the command or the image",
+    ),
 )
 """All other codes mean an error that a restart may fix: Restart."""
 SAVED_CODE = 90

@@ -25,6 +25,11 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def without_last_clause(sentence: str) -> str:
+    """Return the sentence up to its last semicolon; all of it where there is none."""
+    return sentence.rpartition("; ")[0] or sentence
+
+
 def raised_at(message: str) -> str:
     """Return the innermost frames of a Python traceback, the last one first: `data.py:57 in load < train.py:12 in main`.
 

@@ -68,8 +68,10 @@ def test_evicted_worker_exits_after_agreed_step(program: Path, folder: Path, ope
         run.process.send_signal(signal.SIGTERM)
         wait_for_stop_report(operator, leaving=True)
         step = agree_on_step(operator)
-        code, _ = run.wait()
+        code, log = run.wait()
         assert (code, last_steps(run)) == (90, [step, step])
+        assert "worker stopped with a checkpoint" in log
+        assert "worker failed" not in log
         assert not [*folder.glob("signalled*")], "the signal would have lost the step"
         assert operator.polls[-1]["state"] == "ended"
 

@@ -160,8 +160,15 @@ class Supervisor:
         worth_writing = not launcher or not is_plain(data, text)
         if worth_writing:
             # Of a process that was killed nothing else would be in the log.
-            self._log(f"worker failed {summary(data)}")
+            self._log(_log_line(data))
         return Failure(cause.code, write(data, text), time.monotonic(), worth_writing)
+
+
+def _log_line(data: Termination) -> str:
+    """Return the log line of an exit: a stop with a checkpoint is no failure."""
+    if data.kind is Kind.SAVED:
+        return f"worker stopped with a checkpoint {summary(data)}".replace(" kind=saved", "")
+    return f"worker failed {summary(data)}"
 
 
 def _is_victim(exited: Exit) -> bool:

@@ -21,6 +21,7 @@ from trainyard.domain.recovery.root_cause import Cause, describe
 from trainyard.domain.recovery.stored_times import delay_after
 from trainyard.domain.recovery.suspect_nodes import can_avoid_node, describe_avoidance, record_failure
 from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Limit:
 
     reason: Reason
     detail: str
+    """Which limit, then what to do."""
 
 
 def apply_failure_policy(cause: Cause, snapshot: Snapshot, now: datetime) -> Fail | Restart:
@@ -55,7 +57,7 @@ def apply_failure_policy(cause: Cause, snapshot: Snapshot, now: datetime) -> Fai
     end = count_end(snapshot.job, failure.cause, now)
     for check in LIMITS:
         if limit := check(failure, end):
-            return Fail(limit.reason, f"{_describe(failure)}; {limit.detail}", end.changes)
+            return Fail(limit.reason, f"{_describe(failure)}; the job failed: {limit.detail}", end.changes)
     return _restart(failure, end, snapshot, now)
 
 
@@ -90,7 +92,9 @@ def _exited_on_request(status: TrainingJobStatus, cause: Cause) -> bool:
 def _forbidden(failure: Failure, _: CountedEnd) -> Limit | None:
     """A rule, or the exit code, says that no restart helps."""
     ruling = failure.ruling
-    return Limit(Reason.NON_RETRYABLE, ruling.why) if ruling.action is Action.FAIL else None
+    if ruling.action is not Action.FAIL:
+        return None
+    return Limit(Reason.NON_RETRYABLE, f"{ruling.why}. {ruling.remedy}" if ruling.remedy else ruling.why)
 
 
 def _disruptions_exhausted(failure: Failure, _: CountedEnd) -> Limit | None:
@@ -101,7 +105,11 @@ def _disruptions_exhausted(failure: Failure, _: CountedEnd) -> Limit | None:
         return None
     if failure.requested or (pod is not None and restarts_container(status, pod)):
         return None
-    return Limit(Reason.DISRUPTIONS_EXHAUSTED, f"recovery.maxDisruptions is {limit}")
+    count = counted(status.restarts.disruptions + 1, "disruption")
+    return Limit(
+        Reason.DISRUPTIONS_EXHAUSTED,
+        f"{count}, and recovery.maxDisruptions allows {limit}. Raise recovery.maxDisruptions, then create the job again",
+    )
 
 
 def _out_of_memory(failure: Failure, end: CountedEnd) -> Limit | None:
@@ -118,7 +126,10 @@ def _no_progress(failure: Failure, end: CountedEnd) -> Limit | None:
     if not failure.cause.counted or not failures or failures < limit:
         return None
     same = f"the last {failures} failures happened after step {failure.cause.step}"
-    return Limit(Reason.NO_PROGRESS, f"{same} (recovery.noProgressLimit is {limit})")
+    return Limit(
+        Reason.NO_PROGRESS,
+        f"{same} (recovery.noProgressLimit is {limit}). Fix the error at that step, then create the job again",
+    )
 
 
 def _restarts_exhausted(failure: Failure, end: CountedEnd) -> Limit | None:
@@ -126,7 +137,12 @@ def _restarts_exhausted(failure: Failure, end: CountedEnd) -> Limit | None:
     limit = failure.job.spec.recovery.max_restarts
     if not failure.cause.counted or end.used <= limit:
         return None
-    return Limit(Reason.RESTARTS_EXHAUSTED, f"recovery.maxRestarts is {limit}{_window(failure.job)}")
+    used = f"{counted(end.used, 'failure')}{_window(failure.job)}"
+    return Limit(
+        Reason.RESTARTS_EXHAUSTED,
+        f"{used}, and recovery.maxRestarts allows {limit}."
+        " Fix the error or raise recovery.maxRestarts, then create the job again",
+    )
 
 
 LIMITS: tuple[Callable[[Failure, CountedEnd], Limit | None], ...] = (
@@ -188,7 +204,7 @@ def _usage(failure: Failure, end: CountedEnd) -> str:
     if not failure.cause.counted:
         return ""
     within, limit = _window(failure.job), failure.job.spec.recovery.max_restarts
-    forgiven = f"; {end.budget.forgiven} earlier failures are forgiven" if end.budget.forgiven and not within else ""
+    forgiven = f"; {end.budget.forgiven} earlier failures no longer count" if end.budget.forgiven and not within else ""
     return f" ({end.used} of {limit} restarts used{within}{forgiven})"
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trainyard.api.internal_status import RestartBudget
-from trainyard.api.recovery import MEANINGS, SIGBUS_CODE, Action, Recovery, Rule
+from trainyard.api.recovery import MEANINGS, SIGBUS_CODE, Action, Meaning, Recovery, Rule
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.recovery.restart_budget import STABLE_RUN, got_further
@@ -27,6 +27,8 @@ class Ruling:
     """The rule. Empty: no rule matched."""
     by_code: bool = False
     """Whether the conventional meaning of the exit code decides, not a rule of the user."""
+    remedy: str = ""
+    """How to get past the failure of the job, as a sentence without its full stop."""
 
 
 def match_rules(cause: Cause, recovery: Recovery) -> Ruling:
@@ -42,7 +44,8 @@ def match_rules(cause: Cause, recovery: Recovery) -> Ruling:
     if end:
         for meaning in MEANINGS:
             if end.code in meaning.codes:
-                return Ruling(meaning.action, f"exit code {end.code}: {_lowered(meaning.text)}", by_code=True)
+                why = f"exit code {end.code}: {_lowered(meaning.text)}"
+                return Ruling(meaning.action, why, by_code=True, remedy=_remedy(meaning))
     return Ruling(Action.RESTART)
 
 
@@ -103,6 +106,11 @@ def _applies(rule: Rule, pod: PodView, end: Exit | None) -> bool:
         and (rule.pod_conditions is None or not pod.conditions.isdisjoint(rule.pod_conditions))
         and (rule.message is None or any(contains(message, rule.message) for message in messages))
     )
+
+
+def _remedy(meaning: Meaning) -> str:
+    retry = "to retry on this exit code, add a rule to recovery.rules"
+    return f"{meaning.remedy}; {retry}" if meaning.remedy else f"{retry[0].upper()}{retry[1:]}"
 
 
 def _lowered(sentence: str) -> str:

@@ -47,6 +47,8 @@ class RestartDecision:
     """The workers that get a new pod, where `scope` is Pod."""
     container: int | None
     """The worker whose container restarts, where `scope` is Container."""
+    disconnected: frozenset[int] = frozenset()
+    """Those of `new_pods` that run, but whose agent is not connected."""
 
 
 def choose_restart_scope(
@@ -69,7 +71,8 @@ def choose_restart_scope(
     scope = scope if group else RestartScope.GROUP
     repeated = not progressed and status.internal.backoff.scope is scope
     attempts = increment(status.internal.backoff.scope_attempts or 0) if repeated else 1
-    return RestartDecision(scope, attempts, group, frozenset(new_pods), culprit if container else None)
+    disconnected = frozenset(new_pods & _disconnected(snapshot) - {culprit})
+    return RestartDecision(scope, attempts, group, frozenset(new_pods), culprit if container else None, disconnected)
 
 
 def describe_restart(decision: RestartDecision, workers: int) -> str:
@@ -81,7 +84,8 @@ def describe_restart(decision: RestartDecision, workers: int) -> str:
         return f"restarting the container of worker {decision.container}{others}"
     if decision.scope is RestartScope.PROCESS:
         return "restarting processes in place"
-    return f"creating {_describe_new_pods(decision.new_pods)} and restarting the other workers' processes in place"
+    why = _describe_disconnected(decision.disconnected)
+    return f"creating {_describe_new_pods(decision.new_pods)}{why} and restarting the other workers' processes in place"
 
 
 def _reusable(snapshot: Snapshot, cause: Cause, suspects: Sequence[SuspectNode]) -> set[int]:
@@ -138,6 +142,18 @@ def _can_keep(snapshot: Snapshot, pod: PodView) -> bool:
     if uses_torchrun_rendezvous(snapshot.job.spec):
         return pod.running and not (pod.disruption or pod.ended)
     return can_keep_pod(snapshot, pod)
+
+
+def _disconnected(snapshot: Snapshot) -> set[int]:
+    """Return the running workers whose agent is expected but not connected, for example because it has just started."""
+    if not snapshot.expects_agents:
+        return set()
+    agents = snapshot.agents
+    return {
+        pod.index
+        for pod in snapshot.current
+        if pod.running and not (pod.disruption or pod.ended) and (pod.uid not in agents or agents[pod.uid].vanished)
+    }
 
 
 def _restartable(snapshot: Snapshot, index: int) -> bool:
@@ -225,6 +241,15 @@ def made_of(since: int, replaced: Mapping[int, int], workers: int, container: in
 def _replacement(workers: Sequence[int], attempt: int) -> Replacement:
     """Return the entry of consecutive workers whose pods were created for one attempt."""
     return Replacement(worker=workers[0], attempt=attempt, last_worker=workers[-1] if len(workers) > 1 else None)
+
+
+def _describe_disconnected(workers: AbstractSet[int]) -> str:
+    if not workers:
+        return ""
+    few = sorted(workers)
+    listed = f"{', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''}"
+    agents = f"the agent of worker {listed} is" if len(few) == 1 else f"the agents of workers {listed} are"
+    return f", because {agents} not connected,"
 
 
 def _describe_new_pods(new: AbstractSet[int]) -> str:

@@ -14,7 +14,7 @@ from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.state.worker_state import Health, State, has_stopped, health, state
-from trainyard.domain.wording import counted
+from trainyard.domain.wording import counted, without_last_clause
 
 LISTED = 16
 HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED})
@@ -149,7 +149,7 @@ def _restarted(status: TrainingJobStatus, seen: Health) -> list[ConditionUpdate]
     restarting = status.condition(C.RESTARTING) if seen.running else None
     if restarting is None:
         return []
-    why = f"attempt {status.attempt} began because {restarting.message}"
+    why = f"attempt {status.attempt} started after {without_last_clause(restarting.message)}"
     return [Clear(C.RESTARTING, seen.reason, why)]
 
 

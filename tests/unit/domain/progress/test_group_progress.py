@@ -55,7 +55,7 @@ def test_what_a_row_of_failures_leads_to(steps: list[int | None], recovery: dict
 
 def test_failure_message_names_the_step() -> None:
     status, note = after(120, 120, 120)
-    assert note.endswith("; the last 3 failures happened after step 120 (recovery.noProgressLimit is 3)")
+    assert "; the job failed: the last 3 failures happened after step 120 (recovery.noProgressLimit is 3). Fix" in note
     assert status.last_failure is not None
     assert status.last_failure.step == 120
 
@@ -67,7 +67,7 @@ def test_those_before_progress_are_forgiven_and_stay_counted() -> None:
         status.internal.restart_budget.forgiven,
         status.internal.restart_budget.furthest_step,
     ) == (4, 3, 6)
-    assert "(1 of 4 restarts used; 3 earlier failures are forgiven)" in note
+    assert "(1 of 4 restarts used; 3 earlier failures no longer count)" in note
 
 
 @pytest.mark.parametrize("how", [{"replicas": 2}, {"lifecycle": {"suspend": True}}])

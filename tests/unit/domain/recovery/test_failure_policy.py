@@ -147,8 +147,9 @@ def test_restarts_are_used_up(used: int, allowed: int, *, fails: bool) -> None:
         assert decided.status.attempt == 1
         assert decided.status.last_failure is not None
         assert decided.events[0].note == (
-            "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 3 (Error): boom;"
-            f" recovery.maxRestarts is {allowed}"
+            "worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 3 (Error): boom; the job failed:"
+            f" {used + 1} failure{'s' if used else ''}, and recovery.maxRestarts allows {allowed}."
+            " Fix the error or raise recovery.maxRestarts, then create the job again"
         )
 
 
@@ -171,7 +172,7 @@ def test_disruptions_have_a_budget_of_their_own(how: str, had: int, allowed: int
     assert after.status.finished is fails
     if fails:
         assert summarize(after.status.conditions)[C.FAILED] == because(Reason.DISRUPTIONS_EXHAUSTED)
-        assert after.events[0].note.endswith(f"; recovery.maxDisruptions is {allowed}")
+        assert f"recovery.maxDisruptions allows {allowed}. Raise" in after.events[0].note
 
 
 @pytest.mark.parametrize("how", [{"restarts": Restarts(failures=2)}, {"backoff": Backoff(count=2)}])

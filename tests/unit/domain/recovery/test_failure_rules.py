@@ -146,12 +146,19 @@ def test_rule_matches_the_cause_not_its_victims() -> None:
 @pytest.mark.parametrize(
     ("scene", "words"),
     [
-        (running({"action": "Fail", "exitCodes": [7]}).failed(1, exit_code=7), "; recovery.rules[0] says Fail"),
+        (
+            running({"action": "Fail", "exitCodes": [7]}).failed(1, exit_code=7),
+            "; the job failed: recovery.rules[0] says Fail",
+        ),
         (
             running({"action": "Ignore", "exitCodes": [7]}).failed(1, exit_code=7),
             " (not counted: recovery.rules[0] says Ignore); restarting",
         ),
-        (running().failed(1, exit_code=127), "; exit code 127: the command cannot be executed, or is not in the image"),
+        (
+            running().failed(1, exit_code=127),
+            "; the job failed: exit code 127: the command cannot be executed, or is not in the image."
+            " Fix the command or the image; to retry on this exit code, add a rule to recovery.rules",
+        ),
         (running().failed(1, exit_code=90), " (not counted: exit code 90: exited on request, with"),
     ],
 )
@@ -185,7 +192,7 @@ def test_one_failure_beyond_the_window_fails_the_job() -> None:
     failed = decided.status.condition(C.FAILED)
     assert failed is not None
     assert failed.reason == Reason.RESTARTS_EXHAUSTED
-    assert failed.message.endswith("; recovery.maxRestarts is 3 in 3600 seconds")
+    assert "; the job failed: 4 failures in 3600 seconds, and recovery.maxRestarts allows 3. Fix" in failed.message
 
 
 def test_a_window_that_is_set_later_begins_then() -> None:
@@ -203,7 +210,7 @@ def test_removed_window_restores_no_failures() -> None:
     decided = plan(scene.failed(1).snapshot, NOW)
     assert decided.status.restarts == Restarts(failures=41)
     assert decided.status.internal.restart_budget == RestartBudget(forgiven=38)
-    assert "(3 of 3 restarts used; 38 earlier failures are forgiven)" in decided.events[0].note
+    assert "(3 of 3 restarts used; 38 earlier failures no longer count)" in decided.events[0].note
     more = running(maxRestarts=3).with_status(restarts=decided.status.restarts)
     assert plan(more.failed(1).snapshot, NOW).status.finished
 

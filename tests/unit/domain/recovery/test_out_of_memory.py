@@ -96,7 +96,7 @@ def test_message_names_the_memory_limit_and_remedy(template: dict[str, Any], lim
     failed = after(OOM, OOM, template=template).condition(C.FAILED)
     assert failed is not None
     assert failed.message.endswith(
-        f"failed with exit code 137 (OOMKilled); out of memory 2 times without progress{limit}:"
+        f"failed with exit code 137 (OOMKilled); the job failed: out of memory 2 times without progress{limit}:"
         " give container main more (resources.limits.memory), or have it use less; a rule {action: Restart, reasons: [OOMKilled]} keeps restarting the job"
     )
 

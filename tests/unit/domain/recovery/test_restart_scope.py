@@ -50,6 +50,12 @@ def test_all_begin_once_all_are_ready() -> None:
     opened = act(meets.with_agents(AgentState.WAITING)).status
     assert opened.internal.rendezvous == Rendezvous(attempt=2, address="10.0.0.0")
     assert (opened.phase, opened.holds(C.RUNNING), opened.holds(C.RESTARTING)) == (Phase.RUNNING, True, False)
+    restarted = opened.condition(C.RESTARTING)
+    assert restarted is not None
+    assert restarted.message == (
+        "attempt 2 started after worker 1 of attempt 1 (pod train-worker-1-1 on node1) failed with exit code 1 (Error)"
+        " (1 of 10 restarts used)"
+    )
     assert act(replace(meets.with_agents(AgentState.RUNNING), status=stored(opened))).status == stored(opened)
 
 
@@ -71,6 +77,23 @@ def test_the_delay_is_kept_before_they_begin() -> None:
     waits = act(meets)
     assert (waits.status.awaiting_rendezvous, waits.requeue_after) == (True, 4.0)
     assert not plan(meets.snapshot, NOW + timedelta(seconds=4)).status.awaiting_rendezvous
+
+
+@pytest.mark.parametrize(
+    ("connected", "phrase"),
+    [
+        ((2,), "creating a new pod for worker 0, because the agent of worker 0 is not connected, and restarting"),
+        ((), "creating new pods for 2 workers (0, 2), because the agents of workers 0, 2 are not connected, and"),
+    ],
+)
+def test_worker_without_connected_agent_gets_a_pod(connected: tuple[int, ...], phrase: str) -> None:
+    failed = RUNS.reported_failed(1)
+    agents = {
+        uid: agent
+        for uid, agent in (failed.agents or {}).items()
+        if uid in {"pod-1-1", *(f"pod-{i}-1" for i in connected)}
+    }
+    assert phrase in plan(replace(failed, agents=agents).snapshot, NOW).events[0].note
 
 
 def test_a_deleted_pod_is_replaced_alone() -> None:
