@@ -75,7 +75,7 @@ def difference(expected: Any, found: Any, place: str = "") -> list[str]:
 
 
 def step_log(steps: Iterable[Step]) -> list[str]:
-    """Return what happened, one line a step, for the reader of a failed test."""
+    """Return what happened, one line per step, for the reader of a failed test."""
     return [line for step in steps if step.kind != "event" for line in _lines(step)]
 
 

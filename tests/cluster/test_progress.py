@@ -152,7 +152,7 @@ def test_straggling_rank_is_named(kube: Kube) -> None:
     (slow,) = kube.status("job")["stragglers"]
     assert (slow["rank"], slow["pod"], slow["stepSeconds"], slow["factor"]) == (2, "job-worker-2-1", 0.5, 5)
     reported = (
-        f"rank 2 (pod job-worker-2-1 on {slow['node']}) takes 0.5 s a step by itself, 5 times the median of 4 ranks"
+        f"rank 2 (pod job-worker-2-1 on {slow['node']}) takes 0.5 s per step by itself, 5 times the median of 4 ranks"
     )
     assert kube.condition("job", "Straggling")["message"] == reported
     kube.until(lambda: [event for event in kube.find_all("events") if event["message"] == reported], 30, "its event")

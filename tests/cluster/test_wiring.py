@@ -160,7 +160,7 @@ def test_the_environment_of_a_torch_worker(kube: Kube) -> None:
     assert found["PET_LOCAL_ADDR"] == "job-worker-1.job"
     assert "is_host=0" in found["PET_RDZV_CONF"]
     assert "is_host=1" in environment(kube, "job-worker-0-1")["PET_RDZV_CONF"]
-    assert "RANK" not in found, "with two processes a worker, only torchrun knows the ranks"
+    assert "RANK" not in found, "with two processes per worker, only torchrun knows the ranks"
     assert len(found["FAKE_VISIBLE_DEVICES"].split(",")) == 2, "the device plugin gave two"
     assert found["HOSTNAME"] == "job-worker-1"
 

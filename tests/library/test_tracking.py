@@ -68,7 +68,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_global_loss_counts_each_sample_once() -> None:
-    """Of six samples a step one process has four, the other two: its mean counts for less."""
+    """Of six samples per step one process has four, the other two: its mean counts for less."""
     known = [({"loss": 1.0, "mfu": 0.4, "samples_per_second": 40.0}, 4 / 3), ({"loss": 4.0, "mfu": 0.2}, 2 / 3)]
     sums = [sum(numbers) for numbers in zip(*(packed(*each) for each in known), strict=True)]
     assert unpacked(sums) == pytest.approx({"loss": 2.0, "mfu": 0.3, "samples_per_second": 40.0})

@@ -1,5 +1,6 @@
 """The CustomResourceDefinition, made from the pydantic models. Pure."""
 
+import json
 from typing import Any
 
 from trainyard.api.base import rule
@@ -49,7 +50,7 @@ NAME_RULES = [
     rule(
         f"self.metadata.name.size() <= {MAX_JOB_NAME}",
         f"metadata.name must not be longer than {MAX_JOB_NAME} characters, because the workers' host names derived from it"
-        " (name-worker-index) may have 63; choose a shorter name",
+        " (name-worker-index) can have at most 63 characters; choose a shorter name",
     ),
     rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
@@ -62,7 +63,7 @@ def custom_resource_definition() -> Schema:
     """The CRD as an object, ready to be written as YAML."""
     schema = {
         "type": "object",
-        "description": "A distributed training job: workers that find each other, survive faults and report what they do.",
+        "description": "A distributed training job. The operator creates its workers and restarts them after failures.",
         "required": ["spec"],
         "x-kubernetes-validations": NAME_RULES,
         "properties": {
@@ -108,6 +109,13 @@ def custom_resource_definition() -> Schema:
     }
 
 
+def _default(field: Schema) -> str:
+    """Return the default of a field as a sentence: `kubectl explain` prints descriptions only."""
+    default = field.get("default", {})
+    # An object's default is that of its fields.
+    return "" if isinstance(default, dict) else " Default: " + json.dumps(default).strip('"') + "."
+
+
 def structural(schema: Schema, *, defaults: bool = True) -> Schema:
     """A pydantic JSON schema as a structural one: no references, no titles, no null.
 
@@ -132,7 +140,7 @@ def structural(schema: Schema, *, defaults: bool = True) -> Schema:
             # The API server fills in the defaults of its fields, and takes no null for one that may be absent.
             out["default"] = {}
         if isinstance(out.get("description"), str):
-            out["description"] = " ".join(out["description"].split())
+            out["description"] = " ".join(out["description"].split()) + _default(out)
         if "properties" in out:
             out["properties"] = {name: convert(child) for name, child in out["properties"].items()}
         for key in ("items", "additionalProperties"):

@@ -61,7 +61,7 @@ class Elastic(Model):
     )
 
     min_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
-    """The smallest number of workers. Not set: multipleOf."""
+    """The smallest number of workers. Default: the value of multipleOf."""
     max_replicas: int | None = Field(default=None, ge=1, le=MAX_REPLICAS)
     """The largest number of workers."""
     multiple_of: int = Field(default=1, ge=1, le=MAX_REPLICAS)

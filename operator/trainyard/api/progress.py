@@ -58,9 +58,9 @@ class Progress(Model):
     step_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """The usual step time in seconds: the median over the last steps and over the ranks."""
     fastest_rank_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """The same for the fastest rank. Its compute time, if all ranks report it (`progress(…, compute_seconds=…)`)."""
+    """The step time of the fastest rank. Its compute time, if all ranks report it (`progress(…, compute_seconds=…)`)."""
     slowest_rank_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """The same for the slowest rank. The difference is what the group could save. Not set if only one rank reports."""
+    """The step time of the slowest rank. The difference to the fastest one is what the group could save. Not set if only one rank reports."""
     checkpoint: Checkpointed | None = None
     """The newest checkpoint of any attempt."""
     measured: MeasuredProgress | None = None
@@ -111,7 +111,8 @@ class Goodput(Model):
     productive_seconds: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """Seconds of steps that were done for the first time, each at the usual step time (`progress.stepSeconds`)."""
     lost_seconds: LostSeconds = LostSeconds()
-    """The other seconds. Together they are all active seconds up to `accountedSeconds`, or since the operator first counted them."""
+    """Active seconds without productive steps, by cause. Together with `productiveSeconds` they are `accountedSeconds`, or the seconds since
+    the operator first counted them."""
     accounted_seconds: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """Active seconds of the job, without suspensions, at the last reported step."""
     furthest_step: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)

@@ -45,8 +45,8 @@ class Rule(Model):
     )
 
     action: Action
-    """Restart: the group restarts and a failure is counted, also after a disruption. Ignore: the group restarts uncounted.
-    RestartElsewhere: the group restarts uncounted and avoids the worker's node for a day. Fail: the job fails at once."""
+    """Restart: the group restarts and a failure is counted, also after a disruption. Ignore: the group restarts, and no failure is counted.
+    RestartElsewhere: the group restarts, no failure is counted, and the job avoids the worker's node for a day. Fail: the job fails at once."""
     exit_codes: list[ExitCode] | None = Field(default=None, min_length=1, max_length=255)
     """The exit code of the main container, or of the failed init container, is one of these. The exit code of a disrupted worker is
     ignored."""
@@ -67,7 +67,7 @@ class Agent(StrEnum):
 
 
 class RestartScope(StrEnum):
-    """What is restarted after a failure, the cheapest first."""
+    """What is restarted after a failure, the smallest first."""
 
     PROCESS = "Process"
     """The processes of all workers restart in their containers."""
@@ -103,7 +103,7 @@ class Recovery(Model):
     """auto: `trainyard-agent` is injected into every worker whose main container has a command. It runs the command processesPerReplica
     times, or once if the command starts the ranks itself, as torchrun does. See docs/reference/agent.md. none: the container runs as is."""
     min_restart_scope: RestartScope = RestartScope.PROCESS
-    """The cheapest restart scope that is tried. Process: the processes of the group restart in their containers. Container: the container
+    """The smallest restart scope that is tried. Process: the processes of the group restart in their containers. Container: the container
     of the failed worker restarts in its pod, with the pod's other containers; this needs container restart rules (Kubernetes 1.35). Pod:
     the failed worker gets a new pod, and the processes of the others restart in place. Group: all workers get new pods. Recovery
     escalates to the next scope if a scope is not possible, for example without the agent. It also escalates after two attempts without
@@ -118,7 +118,7 @@ class Recovery(Model):
     """How many disruptions may restart the job; the next one fails it. Not set: unlimited."""
     no_progress_limit: int = Field(default=3, ge=2, le=10_000)
     """This number of consecutive failures at the same step fails the job, whatever maxRestarts allows. It needs programs that report
-    progress (`trainyard_agent.progress`). A failure at a later step than all before forgives the earlier failures. From the second
+    progress (`trainyard_agent.progress`). After a failure at a later step than all before, earlier failures no longer count. From the second
     failure on the worker gets a new pod, which rules out its container as the cause."""
     window_seconds: int | None = Field(default=None, ge=60, le=366 * DAY)
     """Only failures within this number of seconds count towards maxRestarts. Not set: all failures count."""

@@ -2,12 +2,12 @@
 
 import ast
 import inspect
-import json
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 from trainyard.api import reasons, recovery
+from trainyard.api.base import MAX_ATTEMPT
 from trainyard.api.crd import custom_resource_definition
 
 Schema = Mapping[str, Any]
@@ -90,7 +90,7 @@ def exit_codes_page() -> str:
 
 
 def job_page() -> str:
-    """All fields of spec and status, with their types, defaults and docs."""
+    """All fields of spec and status, with their types and docs."""
     definition = custom_resource_definition()["spec"]
     version = definition["versions"][0]
     names = definition["names"]
@@ -134,17 +134,18 @@ def _fields(schema: Schema, prefix: str) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _type(field: Schema) -> str:
-    """The type with its bounds and its default, for people."""
+    """The type with its bounds, for people."""
     kind = "number or word" if field.get("x-kubernetes-int-or-string") else field["type"]
     if "enum" in field:
         kind = " \\| ".join(field["enum"])
     if "date-time" in field.values():
         kind = "time"
-    bounds = [f"{word} {field[key]}" for key, word in (("minimum", "at least"), ("maximum", "at most")) if key in field]
-    default = field.get("default", {})
-    # An object's default is that of its fields.
-    defaults = [] if isinstance(default, dict) else ["default " + json.dumps(default).strip('"')]
-    return ", ".join([kind, *bounds, *defaults])
+    bounds = [
+        f"{word} {field[key]}"
+        for key, word in (("minimum", "at least"), ("maximum", "at most"))
+        if key in field and field[key] < MAX_ATTEMPT
+    ]
+    return ", ".join([kind, *bounds])
 
 
 def _rules(schema: Schema) -> Iterator[Schema]:

@@ -107,7 +107,8 @@ class Lifecycle(Model):
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=YEAR)
     """Seconds after completion after which the TrainingJob and all its objects are deleted. Not set: never."""
     clean_pods: CleanPods = CleanPods.RUNNING
-    """The pods that are deleted when the job has finished. Running: those that still run; the others keep their logs. All. None."""
+    """The pods that are deleted when the job has finished. Running: those that still run; the others keep their logs. All:
+    every pod. None: no pod."""
     success: Success = Success.ALL_WORKERS
     """The workers that must exit with code 0 to complete the job: AllWorkers, or only Worker0."""
 

@@ -160,7 +160,7 @@ class WorkerStatus(Model):
     reason: str | None = None
     """The reason that the scheduler or the node reports, in one word."""
     message: str | None = None
-    """The same, for people."""
+    """The reason in a sentence."""
 
 
 class TrainingJobStatus(Model):
@@ -173,7 +173,7 @@ class TrainingJobStatus(Model):
     reason: str | None = Field(default=None, max_length=MAX_REASON_LENGTH)
     """Why the job waits, restarts, has fewer workers than requested or has finished, in one word. Not set while all workers run."""
     message: str | None = Field(default=None, max_length=MAX_SUMMARY_LENGTH)
-    """The same, for people."""
+    """The reason in a sentence."""
     conditions: list[Condition] = Field(
         default=[],
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
@@ -188,7 +188,8 @@ class TrainingJobStatus(Model):
     ready_replicas: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """Worker pods of the current attempt that are ready, or have succeeded."""
     ready: str = "0/0"
-    """Ready/desired workers, for the printed table."""
+    """Ready/desired workers, for the printed table. A worker that has exited with code 0 counts as ready, although `kubectl get pods`
+    prints 0/1 for its pod."""
     selector: str = ""
     """The label selector of the job's pods, for the scale subresource."""
     start_time: Time | None = None

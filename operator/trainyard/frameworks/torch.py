@@ -1,7 +1,7 @@
 """PyTorch: the environment of `torchrun` and of `torch.distributed` with `env://` initialization.
 
 Both ways to start are served. A `torchrun` command finds everything in its own variables, `PET_*`. A plain
-`python train.py` with one process a worker finds `RANK`, `WORLD_SIZE` and the master. With several processes a worker
+`python train.py` with one process per worker finds `RANK`, `WORLD_SIZE` and the master. With several processes per worker
 only torchrun knows the ranks, so `RANK` and `WORLD_SIZE` are not set: values for the worker would mean something else.
 """
 

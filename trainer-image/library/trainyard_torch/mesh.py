@@ -110,7 +110,7 @@ class Parallelism:
 
         Its dimensions are DIMENSIONS, all of them always there: those that talk more are further inside, as neighbouring ranks are on one
         node. Tensor parallel exchanges activations several times a layer, context parallel once a layer, shards are gathered once a layer but
-        ahead of their use, copies are averaged once a step, and stages send one activation a micro-batch. `submesh` gives those of JOINED
+        ahead of their use, copies are averaged once per step, and stages send one activation per micro-batch. `submesh` gives those of JOINED
         too: "data" are the processes that share the samples, "shards" those that share one copy of the parameters, and
         "gradients" those whose gradients are averaged.
 

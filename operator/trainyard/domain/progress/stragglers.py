@@ -99,7 +99,7 @@ def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
     return SetTrue(
         C.STRAGGLING,
         Reason.STRAGGLERS_DETECTED,
-        f"{several}{rank} takes {worst.step_seconds:g} s a step{alone}, {factor}",
+        f"{several}{rank} takes {worst.step_seconds:g} s per step{alone}, {factor}",
     )
 
 

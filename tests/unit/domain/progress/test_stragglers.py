@@ -82,7 +82,7 @@ def test_straggler_is_reported_once_after_a_minute() -> None:
     assert training.report(LATE, after=59).events == []
     assert not training.straggling
     (event,) = training.report(LATE, after=1).events
-    reported = "rank 2 (pod train-worker-2-1 on node2) takes 0.42 s a step by itself, 2.1 times the median of 4 ranks"
+    reported = "rank 2 (pod train-worker-2-1 on node2) takes 0.42 s per step by itself, 2.1 times the median of 4 ranks"
     assert (event.type, event.reason, event.note, training.message) == (
         "Warning",
         "StragglersDetected",
@@ -134,7 +134,7 @@ def test_compares_step_times_without_compute_seconds() -> None:
     ranks = [RankProgress(rank, 9, "train", step_seconds=seconds) for rank, seconds in enumerate(LATE)]
     training.look(*ranks)
     training.look(*ranks, after=60)
-    assert training.message.endswith("takes 0.42 s a step, 2.1 times the median of 4 ranks")
+    assert training.message.endswith("takes 0.42 s per step, 2.1 times the median of 4 ranks")
 
 
 def test_several_are_counted_and_the_worst_is_named() -> None:

@@ -63,7 +63,7 @@ def test_last_failure_is_that_of_the_cause() -> None:
 
 
 def test_rank_reported_by_the_agent_takes_precedence() -> None:
-    """Of 8 ranks a worker, rank 19 runs in worker 2."""
+    """Of 8 ranks per worker, rank 19 runs in worker 2."""
     failure = plan(ALL.failed(2, rank=19).snapshot, NOW).status.last_failure
     assert failure is not None
     assert (failure.pod, failure.rank) == ("train-worker-2-1", 19)

@@ -156,8 +156,10 @@ def test_rule_matches_the_cause_not_its_victims() -> None:
         ),
         (
             running().failed(1, exit_code=127),
-            "; the job failed: exit code 127: the command cannot be executed, or is not in the image."
-            " Fix the command or the image; to retry on this exit code, add a rule to recovery.rules",
+            (
+                "; the job failed: exit code 127: the command cannot be executed, or is not in the image."
+                " Fix the command or the image; to retry on this exit code, add a rule to recovery.rules"
+            ),
         ),
         (running().failed(1, exit_code=90), " (not counted: exit code 90: exited on request, with"),
     ],

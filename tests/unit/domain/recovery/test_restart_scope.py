@@ -79,23 +79,6 @@ def test_the_delay_is_kept_before_they_begin() -> None:
     assert not plan(meets.snapshot, NOW + timedelta(seconds=4)).status.awaiting_rendezvous
 
 
-@pytest.mark.parametrize(
-    ("connected", "phrase"),
-    [
-        ((2,), "creating a new pod for worker 0, because the agent of worker 0 is not connected, and restarting"),
-        ((), "creating new pods for 2 workers (0, 2), because the agents of workers 0, 2 are not connected, and"),
-    ],
-)
-def test_worker_without_connected_agent_gets_a_pod(connected: tuple[int, ...], phrase: str) -> None:
-    failed = RUNS.reported_failed(1)
-    agents = {
-        uid: agent
-        for uid, agent in (failed.agents or {}).items()
-        if uid in {"pod-1-1", *(f"pod-{i}-1" for i in connected)}
-    }
-    assert phrase in plan(replace(failed, agents=agents).snapshot, NOW).events[0].note
-
-
 def test_a_deleted_pod_is_replaced_alone() -> None:
     meets = after(RUNS.deleted(1))
     assert (made_in(meets), meets.status.internal.backoff.scope) == ([1, 2, 1], RestartScope.POD)
