@@ -25,7 +25,7 @@ export PYTHONHASHSEED := 0
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup ## A cluster, the operator, and a job that loses a worker and finishes all the same
+demo: setup ## Start a cluster, install the operator, run a job that recovers from a killed worker
 	@$(RUN) python -m dev.demo
 
 quick: setup ## Lint, types and the operator's unit tests: under 2 minutes on 2 idle cores
@@ -55,7 +55,7 @@ tests-that-compute:
 tests-that-wait:
 	@$(PYTEST) tests/host tests/cluster
 
-test-long: setup ## The library by torch's current release, a release to a registry on this machine, all recipes, elastic groups, autoscalers, NetworkPolicies and faults that last on the cluster, all faults on a real API server, and a million random schedules of faults (seven hours on 2 idle cores)
+test-long: setup ## What `make test` leaves out because it takes long (root; seven hours on 2 idle cores)
 	@$(call timed,make test-long,$(MAKE) --no-print-directory all-long-tests)
 
 all-long-tests:
@@ -94,33 +94,33 @@ test-chaos: setup ## All faults on a real API server, four at a time; PLAN='fail
 lint: setup ## Style, types, import layers, vocabulary, lock file
 	@$(RUN) ruff check . && $(RUN) ruff format --check . && $(RUN) mypy && $(RUN) lint-imports --no-logo && $(RUN) python -m dev.wordlint && $(UV) lock --check --quiet
 
-fix: setup ## Format, and mend what ruff can mend
+fix: setup ## Format, and repair what ruff can repair
 	@$(RUN) ruff check --fix . ; $(RUN) ruff format .
 
 generate: setup ## Write all generated files: the CRD, the reference pages, the dashboards, the schema and README of the chart
 	@$(RUN) python -m dev.codegen
 
 # Without REGISTRY it is tried out: a registry on loopback and a key that is thrown away.
-release: setup ## Build, sign, describe, push and verify images and chart (root): REGISTRY=HOST/PATH KEY=cosign.key, or neither to try it out on this machine
+release: setup ## Build, sign and push images and chart (root): REGISTRY=HOST/PATH KEY=cosign.key, or neither to try it out on this machine
 	@$(RUN) python -m dev.release $(if $(REGISTRY),--registry '$(REGISTRY)',--local) $(if $(KEY),--key '$(KEY)') $(ARGS)
 
-bench-scale: setup ## The operator beside its peers at scale: a table, and build/bench/scale.json (root; takes 2 hours)
+bench-scale: setup ## The operator at scale, compared with Kubeflow and JobSet: build/bench/scale.json (root; 2 hours)
 	@$(RUN) python -m dev.benchmarks.scale
 	@$(RUN) python -m dev.benchmarks.linear
 
 bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agents.json (3 minutes)
 	@$(RUN) python -m dev.benchmarks.agents
 
-bench-recovery: setup ## What a fault costs, beside the peers: a table, and build/bench/recovery.json (root; takes 2 hours). Asked for separately: python -m dev.benchmarks.recovery --goodput 20, and --away 10
+bench-recovery: setup ## Idle time after faults, compared with Kubeflow and JobSet: build/bench/recovery.json (root; 2 hours)
 	@$(RUN) python -m dev.benchmarks.recovery
 
-bench-elastic: setup ## What another size costs a group, beside Kubeflow's operator: a table, and build/bench/elastic.json (root; takes an hour)
+bench-elastic: setup ## The cost of a resize, compared with Kubeflow: build/bench/elastic.json (root; an hour)
 	@$(RUN) python -m dev.benchmarks.elastic
 
-bench-training: setup ## The training library beside plain torch, Accelerate and Lightning: tables, and build/bench/training.json (root; takes 15 minutes)
+bench-training: setup ## The training library, compared with plain torch, Accelerate and Lightning: build/bench/training.json (root; 15 minutes)
 	@$(RUN) python -m dev.benchmarks.training
 
-cluster-up: setup ## A local Kubernetes of three nodes with eight pretend GPUs each (root)
+cluster-up: setup ## A local Kubernetes of three nodes with eight fake GPUs each (root)
 	@$(RUN) python -m dev.localcluster up
 
 cluster-down: setup ## Take the local cluster down

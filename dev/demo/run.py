@@ -24,7 +24,7 @@ for pid in filter(str.isdecimal, os.listdir("/proc")):
     if int(pid) != os.getpid() and b"train.py" in open(f"/proc/{pid}/cmdline", "rb").read():
         os.kill(int(pid), signal.SIGKILL)
 """
-METRICS = ("trainyard_jobs{", "trainyard_restarts_total", "trainyard_watch_age_seconds")
+METRICS = ("trainyard_jobs{", "trainyard_restarts_total")
 
 
 @dataclass(frozen=True, slots=True)

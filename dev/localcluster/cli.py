@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
     up = add("up", _up, "start the cluster; builds what it needs the first time (about 9 min on 2 cores)")
     up.add_argument("--nodes", type=int, default=3, help="number of nodes (default: 3)")
-    up.add_argument("--gpus-per-node", type=int, default=8, help="pretend GPUs of each node (default: 8)")
+    up.add_argument("--gpus-per-node", type=int, default=8, help="fake GPUs of each node (default: 8)")
     up.add_argument(
         "--profile",
         type=Profile,

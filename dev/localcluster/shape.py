@@ -36,7 +36,8 @@ class Shape:
 
     def describe(self) -> str:
         """In words."""
-        return f"{self.nodes} nodes with {self.gpus_per_node} GPUs each, profile {self.profile}"
+        simulated = " (simulated by kwok)" if self.profile == Profile.SCALE else ""
+        return f"{self.nodes} nodes{simulated} with {self.gpus_per_node} fake GPUs each"
 
     def check(self) -> None:
         """Refuses what cannot be.

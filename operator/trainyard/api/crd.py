@@ -49,8 +49,8 @@ COLUMNS: list[dict[str, Any]] = [
 NAME_RULES = [
     rule(
         f"self.metadata.name.size() <= {MAX_JOB_NAME}",
-        f"metadata.name must not be longer than {MAX_JOB_NAME} characters, because the workers' host names derived from it"
-        " (name-worker-index) can have at most 63 characters; choose a shorter name",
+        f"metadata.name must not be longer than {MAX_JOB_NAME} characters; choose a shorter name."
+        " The workers' host names (name-worker-index) can have at most 63 characters",
     ),
     rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
