@@ -47,11 +47,11 @@ EVEN = {"maxReplicas": 8, "multipleOf": 2}
             "elastic.onDemandReplicas must not be larger than the largest size",
         ),
         (2, {"maxReplicas": 4, "stopTimeoutSeconds": 1}, r"stopTimeoutSeconds.*greater than or equal to 2"),
-        (9, EVEN, "replicas must lie within the bounds of elastic"),
-        (1, {"minReplicas": 2, "maxReplicas": 4}, "replicas must lie within the bounds of elastic"),
-        (3, EVEN, "replicas must be a multiple of elastic.multipleOf, or one of elastic.sizes"),
-        (3, {"sizes": [2, 4]}, "replicas must be a multiple of elastic.multipleOf, or one of elastic.sizes"),
-        (5, {"sizes": [2, 4]}, "replicas must lie within the bounds of elastic"),
+        (9, EVEN, "replicas is 9, but elastic allows 2 to 8; change replicas or the bounds in elastic"),
+        (1, {"minReplicas": 2, "maxReplicas": 4}, "but elastic allows"),
+        (3, EVEN, r"replicas is 3, but must be a multiple of 2 \(elastic.multipleOf\); change one of them"),
+        (3, {"sizes": [2, 4]}, r"replicas is 3, but must be one of elastic.sizes, \[2, 4\]; change one of them"),
+        (5, {"sizes": [2, 4]}, "replicas is 5, but elastic allows 2 to 4; change"),
     ],
 )
 def test_invalid_elastic_spec_names_field_and_fix(
@@ -64,12 +64,12 @@ def test_invalid_elastic_spec_names_field_and_fix(
 def test_scale_accepts_values_between_sizes_within_the_bounds(lab: Namespace) -> None:
     lab.submit("even", replicas=2, elastic=EVEN)
     lab.scale("even", 3)
-    with pytest.raises(RefusedError, match="replicas must lie within the bounds of elastic"):
+    with pytest.raises(RefusedError, match="but elastic allows"):
         lab.scale("even", 9)
-    with pytest.raises(RefusedError, match="replicas must lie within the bounds of elastic"):
+    with pytest.raises(RefusedError, match="but elastic allows"):
         lab.scale("even", 1)
     lab.change("even", lifecycle={"suspend": True})
-    with pytest.raises(RefusedError, match="replicas must be a multiple of"):
+    with pytest.raises(RefusedError, match="replicas is 3, but must be a multiple of 4"):
         lab.change("even", elastic={**EVEN, "multipleOf": 4})
     lab.change("even", elastic={**EVEN, "multipleOf": 4}, replicas=4)
     lab.remove("even")
@@ -99,7 +99,7 @@ def test_sizes_splitting_a_model_replica_are_rejected(lab: Namespace) -> None:
         elastic={"maxReplicas": 3, "sizes": None},
     )
     lab.scale("pairs", 3)
-    with pytest.raises(RefusedError, match=r"must be a multiple of parallelism\.tensor"):
+    with pytest.raises(RefusedError, match=r"is 3, but must be a multiple of 2"):
         lab.change("pairs", processesPerReplica=1)
     lab.remove("pairs")
 

@@ -42,7 +42,7 @@ COLUMNS: list[dict[str, Any]] = [
         "priority": 1,
         "description": "The share of the active time that went into steps that counted",
     },
-    {"name": "Last Failure", "type": "string", "jsonPath": ".status.lastFailure.reason", "priority": 1},
+    {"name": "Last Failure", "type": "string", "jsonPath": ".status.lastFailure.summary", "priority": 1},
     {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
 ]
 
@@ -109,6 +109,11 @@ def custom_resource_definition() -> Schema:
     }
 
 
+def _has_defaults(field: Schema) -> bool:
+    """Return whether the API server would fill in a field of this object."""
+    return any(each.get("default") not in (None, []) for each in field.get("properties", {}).values())
+
+
 def _default(field: Schema) -> str:
     """Return the default of a field as a sentence: `kubectl explain` prints descriptions only."""
     default = field.get("default", {})
@@ -136,7 +141,9 @@ def structural(schema: Schema, *, defaults: bool = True) -> Schema:
         # Nor is an empty list written into every manifest: its absence says the same.
         if not defaults or out.get("default", ...) in (None, []):
             out.pop("default", None)
-        if isinstance(out.get("default"), dict):
+        if isinstance(out.get("default"), dict) and not _has_defaults(out):
+            del out["default"]
+        elif isinstance(out.get("default"), dict):
             # The API server fills in the defaults of its fields, and takes no null for one that may be absent.
             out["default"] = {}
         if isinstance(out.get("description"), str):

@@ -25,6 +25,7 @@ RANKS_FIT = (
     " x parallelism.context; change one of these numbers"
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
+DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
 SIZES = ("sizes", "minReplicas", "maxReplicas")
 SAME_SIZES = " && ".join(
     f"has(self.elastic.{name}) == has(oldSelf.value().elastic.{name})"
@@ -129,7 +130,7 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    "self.network == oldSelf.network",
+                    f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
                     "network cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".network",
                     reason="FieldValueForbidden",
@@ -158,6 +159,9 @@ class TrainingJobSpec(Model):
                     " % (self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context) == 0"
                     f" || ({SCALED})",
                     RANKS_FIT,
+                    messageExpression="'replicas x processesPerReplica is %d, but must be a multiple of %d (parallelism.tensor x pipeline x"
+                    " context); change one of these numbers'.format([self.replicas * self.processesPerReplica,"
+                    " self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context])",
                     fieldPath=".parallelism",
                     optionalOldSelf=True,
                 ),
@@ -177,12 +181,21 @@ class TrainingJobSpec(Model):
                     " : (self.replicas >= (has(self.elastic.minReplicas) ? self.elastic.minReplicas : self.elastic.multipleOf)"
                     " && (!has(self.elastic.maxReplicas) || self.replicas <= self.elastic.maxReplicas)))",
                     "replicas must lie within the bounds of elastic: from minReplicas to maxReplicas, or from the first to the last of sizes",
+                    messageExpression="'replicas is %d, but elastic allows %d to %d; change replicas or the bounds in elastic'.format(["
+                    "self.replicas, has(self.elastic.sizes) ? self.elastic.sizes[0]"
+                    " : has(self.elastic.minReplicas) ? self.elastic.minReplicas : self.elastic.multipleOf,"
+                    " has(self.elastic.sizes) ? self.elastic.sizes[self.elastic.sizes.size() - 1] : self.elastic.maxReplicas])",
                     fieldPath=".replicas",
                 ),
                 rule(
                     "!has(self.elastic) || (has(self.elastic.sizes) ? self.replicas in self.elastic.sizes"
                     f" : self.replicas % self.elastic.multipleOf == 0) || ({SCALED})",
                     "replicas must be a multiple of elastic.multipleOf, or one of elastic.sizes",
+                    messageExpression="has(self.elastic.sizes)"
+                    " ? 'replicas is %d, but must be one of elastic.sizes, %s; change one of them'"
+                    ".format([self.replicas, self.elastic.sizes])"
+                    " : 'replicas is %d, but must be a multiple of %d (elastic.multipleOf); change one of them'"
+                    ".format([self.replicas, self.elastic.multipleOf])",
                     fieldPath=".replicas",
                     optionalOldSelf=True,
                 ),

@@ -118,6 +118,8 @@ class LastFailure(Model):
     """The last step that the rank finished, if the program reports progress."""
     reason: str
     """The reason that the node reports: Error, OOMKilled, …"""
+    summary: str | None = None
+    """The failure in two words, for the printed table: the exit code, or the reason if it is more than Error."""
     message: str = ""
     """The container's termination message or the end of its log, at most 2,048 characters."""
 
@@ -235,6 +237,11 @@ class TrainingJobStatus(Model):
     def _known_phase(cls, value: str) -> str:
         """A newer operator may have stored a phase that this one does not know. No decision depends on the phase."""
         return value if value in set(Phase) else Phase.PENDING
+
+    @override
+    def dump(self) -> dict[str, Any]:
+        """Return the JSON form, without unset fields and empty lists: `kubectl describe` would print each of them."""
+        return {name: value for name, value in super().dump().items() if value != []}
 
     @override
     def evolve(  # type: ignore[override] # narrower on purpose: mypy checks each field

@@ -95,7 +95,6 @@ def test_defaults() -> None:
         ".parallelism.tensor": 1,
         ".parallelism.pipeline": 1,
         ".parallelism.context": 1,
-        ".network": {},
         ".recovery": {},
         ".recovery.avoidNodes": True,
         ".recovery.forceDeleteAfterSeconds": 300,

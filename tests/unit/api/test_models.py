@@ -86,7 +86,7 @@ def test_fields_of_newer_versions_are_ignored() -> None:
 
 def test_status_is_written_without_what_is_not_set() -> None:
     written = TrainingJobStatus().dump()
-    assert {"lastFailure", "startTime", "completionTime"}.isdisjoint(written)
+    assert {"lastFailure", "startTime", "completionTime", "workers", "stragglers", "suspectNodes"}.isdisjoint(written)
     assert (written["attempt"], written["internal"]["launchedAttempt"], written["readyReplicas"]) == (1, 0, 0)
 
 

@@ -150,5 +150,6 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
         exit_code=end.code if end else None,
         step=cause.step,
         reason=why.reason,
+        summary=f"exit {end.code}" if end and why.reason == "Error" else why.reason,
         message=message[:MESSAGE_LIMIT],
     )

@@ -1,5 +1,6 @@
 """Report the observed pods in the status: counts, conditions, the workers that are not healthy. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -54,7 +55,13 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_restarted(status, seen),
         running,
     ]
-    events = [*_straggling(status, straggling), *_unfollowed(snapshot), *pods.events, *_held_up(status, running)]
+    events = [
+        *_straggling(status, straggling),
+        *_unfollowed(snapshot),
+        *_without_command(status, injected),
+        *pods.events,
+        *_held_up(status, running),
+    ]
     return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits]))
 
 
@@ -63,6 +70,15 @@ def _straggling(status: TrainingJobStatus, condition: ConditionUpdate | None) ->
     if not isinstance(condition, SetTrue) or status.holds(C.STRAGGLING):
         return []
     return [Event("Warning", Reason.STRAGGLERS_DETECTED, condition.message)]
+
+
+def _without_command(status: TrainingJobStatus, injected: Sequence[ConditionUpdate]) -> list[Event]:
+    """Return the event that the agent cannot be injected for lack of a command, once."""
+    before = status.condition(C.AGENT_INJECTED)
+    known = before is not None and before.reason == Reason.NO_COMMAND
+    if known or not any(isinstance(each, SetFalse) and each.reason is Reason.NO_COMMAND for each in injected):
+        return []
+    return [Event("Normal", Reason.NO_COMMAND, "no agent: set spec.template.spec.containers[0].command")]
 
 
 def _held_up(status: TrainingJobStatus, running: ConditionUpdate) -> list[Event]:

@@ -94,6 +94,16 @@ def test_the_status_says_where_it_cannot_be(scene: Scene, expected: Reason | Non
     assert after is None or after.status == "False"
 
 
+def test_missing_command_is_an_event_once() -> None:
+    scene = job(3).running()
+    first = decided(scene)
+    assert [event.note for event in first.events if event.reason is Reason.NO_COMMAND] == [
+        "no agent: set spec.template.spec.containers[0].command"
+    ]
+    again = decided(scene.with_status(conditions=first.status.conditions))
+    assert Reason.NO_COMMAND not in {event.reason for event in again.events}
+
+
 def test_a_command_given_while_suspended_makes_it_true() -> None:
     scene = job(3, **COMMAND).with_status(
         conditions=[condition(C.AGENT_INJECTED, holds=False, reason=Reason.NO_COMMAND)]

@@ -83,6 +83,13 @@ def test_hang_counts_as_failure_and_as_hang() -> None:
     assert plan(again.deleted(0).snapshot, NOW).status.restarts == Restarts(failures=1, hangs=1, disruptions=1)
 
 
+@pytest.mark.parametrize(("reason", "summary"), [("Error", "exit 137"), ("OOMKilled", "OOMKilled")])
+def test_last_failure_has_a_summary(reason: str, summary: str) -> None:
+    failure = plan(ALL.failed(1, exit_code=137, reason=reason).snapshot, NOW).status.last_failure
+    assert failure is not None
+    assert failure.summary == summary
+
+
 def test_a_disruption_leaves_the_last_failure() -> None:
     scene = ALL.with_status(last_failure=plan(ALL.failed(0).snapshot, NOW).status.last_failure)
     assert plan(scene.deleted(1).snapshot, NOW).status.last_failure == scene.status.last_failure
