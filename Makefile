@@ -72,11 +72,11 @@ unit: setup ## The tests that need nothing but Python
 mutation: setup ## Plant 300 mistakes into domain and engine, and report those that no test notices (under 30 minutes); ARGS='--mutants 60 --seed 2'
 	@$(call timed,make mutation,$(RUN) python -m dev.mutation $(ARGS))
 
-library-test: setup ## The training library, in the trainer image (root); TORCH=current: by torch's current release
+library-test: setup ## The training library, in the trainer image (root); TORCH=current: with torch's current release
 	@$(RUN) $(INSIDE) $(OTHER_TORCH) $(LIBRARY_TESTS)
 
 # Without `setup`: a machine with a GPU may have neither uv nor a network.
-test-gpu: ## The tests that need a GPU, by a Python that has torch: PYTHON=/path/to/python3 make test-gpu
+test-gpu: ## The tests that need a GPU, with a Python that has torch: PYTHON=/path/to/python3 make test-gpu
 	@$(or $(PYTHON),python3) -m tests.gpu
 
 api-test: setup ## The operator on a real API server without nodes, faults included; no root

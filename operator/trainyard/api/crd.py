@@ -114,6 +114,16 @@ def _has_defaults(field: Schema) -> bool:
     return any(each.get("default") not in (None, []) for each in field.get("properties", {}).values())
 
 
+def _prune_default(field: Schema, *, keep: bool) -> None:
+    """Remove the default if it is empty: null, a list, or an object whose fields have none. Without `keep`, remove any."""
+    default = field.get("default")
+    if not keep or default in (None, []) or (isinstance(default, dict) and not _has_defaults(field)):
+        field.pop("default", None)
+    elif isinstance(default, dict):
+        # The API server fills in the defaults of its fields, and takes no null for one that may be absent.
+        field["default"] = {}
+
+
 def _default(field: Schema) -> str:
     """Return the default of a field as a sentence: `kubectl explain` prints descriptions only."""
     default = field.get("default", {})
@@ -138,14 +148,7 @@ def structural(schema: Schema, *, defaults: bool = True) -> Schema:
             node = {**choice, **{key: value for key, value in node.items() if key != "anyOf"}}
             return convert(node)
         out = {key: value for key, value in node.items() if key not in {"title", "$defs"}}
-        # Nor is an empty list written into every manifest: its absence says the same.
-        if not defaults or out.get("default", ...) in (None, []):
-            out.pop("default", None)
-        if isinstance(out.get("default"), dict) and not _has_defaults(out):
-            del out["default"]
-        elif isinstance(out.get("default"), dict):
-            # The API server fills in the defaults of its fields, and takes no null for one that may be absent.
-            out["default"] = {}
+        _prune_default(out, keep=defaults)
         if isinstance(out.get("description"), str):
             out["description"] = " ".join(out["description"].split()) + _default(out)
         if "properties" in out:
