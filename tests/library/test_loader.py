@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 from typing_extensions import override
 
 from trainyard_torch.data import (
@@ -255,6 +255,41 @@ def test_a_data_set_of_torch_is_a_source() -> None:
     source = TensorDataset(torch.arange(6.0), torch.arange(6))
     x, y = next(Loader(source, Batches(SampleOrder(6, shuffled=False), 4, 4), ALONE, num_workers=0))[0].batch
     assert (x.tolist(), y.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_rows_of_tensors_equal_collated_samples() -> None:
+    """In type, shape and strides, for tensors of several dimensions."""
+    tensors = torch.arange(24.0).reshape(6, 2, 2), torch.arange(6), torch.arange(12).reshape(2, 6).T
+    source, batches = TensorDataset(*tensors), Batches(SampleOrder(6, seed=3), 4, 4)
+    made = next(Loader(source, batches, ALONE))[0].batch
+    expected = default_collate([source[row] for row in batches.step(ALONE)[0].samples.tolist()])
+    assert type(made) is type(expected)
+    for ours, theirs in zip(made, expected, strict=True):
+        assert torch.equal(ours, theirs)
+        assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
+
+
+class Doubled(TensorDataset):
+    """Its samples are not the rows of its tensor."""
+
+    @override
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return (super().__getitem__(index)[0] * 2,)
+
+
+def test_subclass_of_tensor_dataset_gives_its_own_samples() -> None:
+    loader = Loader(Doubled(torch.arange(6)), Batches(SampleOrder(6, shuffled=False), 3, 3), ALONE, num_workers=0)
+    assert next(loader)[0].batch[0].tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize(("columns", "threads"), [(1, 0), (2**17, 1)])
+def test_small_steps_of_tensors_need_no_thread(columns: int, threads: int) -> None:
+    """A row of 2**17 numbers has half a megabyte: a step of four is loaded ahead of the training."""
+    before = threading.active_count()
+    batches = Batches(SampleOrder(8), 4, 4)
+    with Loader(TensorDataset(torch.zeros(8, columns)), batches, ALONE, num_workers=1) as loader:
+        next(loader)
+        assert threading.active_count() - before == threads
 
 
 def test_each_tensor_of_a_batch_is_moved() -> None:

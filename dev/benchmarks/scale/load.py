@@ -1,7 +1,7 @@
 """A process that sends many objects to the API server as fast as 64 requests in flight go. It reads no watch.
 
-Its arguments: the API server and the folder of its keys, the path to post to, and a file with an object on each line. It says when it
-is ready, waits for a line, sends, and says when it began. As `raw` it is also the limit that operators are measured against.
+Its arguments: the API server, the folder of its keys, and a file. Each line of the file has a path to post to, a tab and an object.
+It reports when it is ready, waits for a line, sends, and reports when it began. It is also the plain client of `raw`.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from dev.benchmarks.scale.api import Api
 IN_FLIGHT: Final = 64
 
 
-async def _send(client: aiohttp.ClientSession, path: str, bodies: list[bytes]) -> list[str]:
+async def _send(client: aiohttp.ClientSession, posts: list[tuple[str, bytes]]) -> list[str]:
     refused: list[str] = []
-    left = iter(bodies)
+    left = iter(posts)
 
     async def lane() -> None:
-        for body in left:
+        for path, body in left:
             async with client.post(path, data=body, headers={"Content-Type": "application/json"}) as response:
                 answer = await response.read()
                 if response.status >= 400:
@@ -35,15 +35,15 @@ async def _send(client: aiohttp.ClientSession, path: str, bodies: list[bytes]) -
     return refused
 
 
-async def _run(api: Api, path: str, bodies: list[bytes]) -> None:
+async def _run(api: Api, posts: list[tuple[str, bytes]]) -> None:
     connector = aiohttp.TCPConnector(limit=IN_FLIGHT, ssl=api.tls())
     async with aiohttp.ClientSession(api.server, connector=connector) as client:
         # Connections that stand already: shaking hands is not what is measured.
         await asyncio.gather(*(_warm(client) for _ in range(IN_FLIGHT)))
-        _say(ready=len(bodies))
+        _say(ready=len(posts))
         await asyncio.to_thread(sys.stdin.readline)
         began = time.monotonic()
-        refused = await _send(client, path, bodies)
+        refused = await _send(client, posts)
         _say(began=began, ended=time.monotonic(), refused=refused[:3])
         await asyncio.to_thread(sys.stdin.readline)  # its usage is read before it ends
 
@@ -57,5 +57,10 @@ def _say(**words: object) -> None:
     print(json.dumps(words), flush=True)  # noqa: T201 - the line that the parent process waits for
 
 
+def _posts(file: Path) -> list[tuple[str, bytes]]:
+    lines = (line.partition(b"\t") for line in file.read_bytes().splitlines())
+    return [(path.decode(), body) for path, _, body in lines]
+
+
 if __name__ == "__main__":
-    uvloop.run(_run(Api(sys.argv[1], Path(sys.argv[2])), sys.argv[3], Path(sys.argv[4]).read_bytes().splitlines()))
+    uvloop.run(_run(Api(sys.argv[1], Path(sys.argv[2])), _posts(Path(sys.argv[3]))))

@@ -7,16 +7,18 @@ from dev.benchmarks.scale.counters import WRITES
 from dev.benchmarks.scale.results import Row
 
 OURS: Final = "trainyard"
-LIMIT: Final = "raw"
+LIMIT: Final = "raw-with-jobs"
+PLAIN_CLIENTS: Final = frozenset({"raw", LIMIT})
 TUNED: Final = "training-operator-tuned"
-MOST_TIMES_RAW: Final = 1.25
+MAX_TIMES_LIMIT: Final = 1.25
 FIGURES: Final = ("created_s", "running_s", "status_s")
 LEASES: Final = "PUT leases"
 HEAD: Final = (
-    "system", "created s", "x raw", "x ours", "running s", "status s", "CPU s", "ms/pod", "peak MiB", "calls",
+    "system", "created s", "x limit", "x ours", "running s", "status s", "CPU s", "ms/pod", "peak MiB", "calls",
 )  # fmt: skip
 LEGEND: Final = """\
-Seconds since the first request until all pods are created, all run, and the job's status says so; x raw, x ours: created, against that row.
+Seconds from the first request until all pods exist, all run, and the job's status reports that. x limit, x ours: created, as a multiple of
+raw-with-jobs and of trainyard.
 CPU, peak of memory and calls are those of the operator's process, for JobSet with what kube-controller-manager does in its stead (not the memory);
 ms/pod is its CPU. A dash: not reached, or there is no such thing."""
 
@@ -37,12 +39,12 @@ def shortfalls(rows: Sequence[Row], pods: Mapping[str, int]) -> list[str]:
 
 
 def _of_case(ours: Row, by_system: Mapping[str, Row], pods: int) -> Iterator[str]:
-    raw, tuned = by_system.get(LIMIT), by_system.get(TUNED)
-    ratio = _times(ours, raw)
-    if ratio is not None and ratio > MOST_TIMES_RAW:
-        yield f"({ours.case}) created takes {ratio:.2f} times as long as raw; it may take {MOST_TIMES_RAW} times"
+    limit, tuned = by_system.get(LIMIT), by_system.get(TUNED)
+    ratio = _times(ours, limit)
+    if ratio is not None and ratio > MAX_TIMES_LIMIT:
+        yield f"({ours.case}) created takes {ratio:.2f} times as long as {LIMIT}; it may take {MAX_TIMES_LIMIT} times"
     for name, row in by_system.items():
-        for figure in FIGURES if name not in {OURS, LIMIT} else ():
+        for figure in FIGURES if name not in {OURS, *PLAIN_CLIENTS} else ():
             mine, theirs = getattr(ours, figure), getattr(row, figure)
             if theirs is not None and (mine is None or mine >= theirs):
                 yield f"({ours.case}) {figure} is {_number(mine)}, which is not ahead of {name} with {_number(theirs)}"
@@ -56,7 +58,7 @@ def _of_case(ours: Row, by_system: Mapping[str, Row], pods: int) -> Iterator[str
 def _block(case: str, title: str, pods: int, rows: Sequence[Row]) -> str:
     chosen = [row for row in rows if row.case == case]
     by_system = {row.system: row for row in chosen}
-    raw, ours = by_system.get(LIMIT), by_system.get(OURS)
+    limit, ours = by_system.get(LIMIT), by_system.get(OURS)
     lines = [list(HEAD)]
     for row in chosen:
         share = _share(row, pods)
@@ -65,7 +67,7 @@ def _block(case: str, title: str, pods: int, rows: Sequence[Row]) -> str:
             [
                 row.system,
                 _number(row.created_s),
-                _number(_times(row, raw)),
+                _number(_times(row, limit)),
                 _number(_times(row, ours)),
                 _number(row.running_s),
                 _number(row.status_s),

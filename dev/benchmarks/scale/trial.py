@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ class Trial:
             rss_mib=round(after.usage.peak_mib, 1),
             calls=attributed(calls, writes, self.system.own_writes, self.system.other_writes)
             if self.system.jobs_path
-            else {"POST pods": fleet.pods},
+            else dict(Counter(f"POST {path.rsplit('/', 1)[1]}" for path, _ in self.system.load(fleet))),
             controller_manager_s=round(after.controller_manager_s - before.controller_manager_s, 3),
             controller_manager_calls=since(before.controller_manager_calls, after.controller_manager_calls),
             control_plane_s=round(after.control_plane_s - before.control_plane_s, 3),
@@ -170,7 +171,7 @@ class Trial:
             return not self.ground.api.is_empty(PODS_PATH)
 
         wait(serves, START_SECONDS, f"{self.system.name} does not serve its metrics")
-        path, (job,) = self.system.load(Fleet(1, 1))
+        ((path, job),) = self.system.load(Fleet(1, 1))
         job["metadata"]["name"] = "canary"
         self.ground.api.call("POST", path, job)
         wait(works, START_SECONDS, f"{self.system.name} made no pod for a first job")
@@ -185,10 +186,10 @@ class Trial:
 
     @contextmanager
     def _load(self, fleet: Fleet) -> Iterator[Child]:
-        path, bodies = self.system.load(fleet)
-        file = self.ground.folder / "load.jsonl"
-        file.write_text("".join(f"{json.dumps(body, separators=(',', ':'))}\n" for body in bodies))
-        with Child("dev.benchmarks.scale.load", *_reach(self.ground), path, str(file)) as load:
+        posts = self.system.load(fleet)
+        file = self.ground.folder / "load.tsv"
+        file.write_text("".join(f"{path}\t{json.dumps(body, separators=(',', ':'))}\n" for path, body in posts))
+        with Child("dev.benchmarks.scale.load", *_reach(self.ground), str(file)) as load:
             load.expect("ready", START_SECONDS)
             yield load
 

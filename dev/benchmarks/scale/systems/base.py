@@ -11,6 +11,8 @@ from dev.benchmarks.scale.fleet import NAMESPACE, Fleet
 from dev.localcluster.paths import Paths
 
 Json = dict[str, Any]
+Post = tuple[str, Json]
+"""A path, and the object to post to it."""
 
 HOST: Final = "127.0.0.1"
 METRICS_PORT: Final = 22401
@@ -67,8 +69,8 @@ class System(ABC):
         """How to start it; None if there is nothing to start."""
 
     @abstractmethod
-    def load(self, fleet: Fleet) -> tuple[str, list[Json]]:
-        """The path to post to, and the objects."""
+    def load(self, fleet: Fleet) -> list[Post]:
+        """The objects to post."""
 
     @abstractmethod
     def says(self, job: Mapping[str, Any], workers: int) -> bool:

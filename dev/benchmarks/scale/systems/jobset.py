@@ -22,6 +22,7 @@ from dev.benchmarks.scale.systems.base import (
     Command,
     Ground,
     Json,
+    Post,
     System,
     pod_template,
 )
@@ -83,9 +84,9 @@ class JobSet(System):
         )
 
     @override
-    def load(self, fleet: Fleet) -> tuple[str, list[Json]]:
+    def load(self, fleet: Fleet) -> list[Post]:
         """JobSets. A failed worker fails its Job, and the set recreates all of its Jobs."""
-        return JOBS, [_job_set(name, fleet.workers) for name in fleet.names()]
+        return [(JOBS, _job_set(name, fleet.workers)) for name in fleet.names()]
 
     @override
     def says(self, job: Mapping[str, Any], workers: int) -> bool:

@@ -1,4 +1,4 @@
-"""No operator: the same pods, posted by a plain client. What the API server can take at best."""
+"""No operator: the same objects, posted by a plain client. What the API server can do at best."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 from typing_extensions import override
 
 from dev.benchmarks.scale.fleet import NAMESPACE, Fleet
-from dev.benchmarks.scale.systems.base import PODS_PATH, Ground, Json, System, pod_template
+from dev.benchmarks.scale.systems.base import CRDS, PODS_PATH, Ground, Json, Post, System, pod_template
+from dev.benchmarks.scale.systems.trainyard import JOBS, training_job
+from trainyard.api.crd import custom_resource_definition
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.snapshot import JobView
@@ -29,18 +31,41 @@ class Raw(System):
         """Nothing is started."""
 
     @override
-    def load(self, fleet: Fleet) -> tuple[str, list[Json]]:
-        """The very pods that Trainyard makes, but for their owner: without it they would be collected as orphans."""
-        spec = TrainingJobSpec.model_validate({"replicas": fleet.workers, "template": pod_template()})
-        pods = []
-        for name in fleet.names():
-            job = JobView(f"uid-of-{name}", NAMESPACE, name, 1, 1, spec, TrainingJobStatus())
-            pods += [worker_pod(Worker(job, index, 1, fleet.workers)) for index in range(fleet.workers)]
-        for pod in pods:
-            del pod["metadata"]["ownerReferences"]
-        return PODS_PATH, pods
+    def load(self, fleet: Fleet) -> list[Post]:
+        """The pods that Trainyard makes."""
+        return [(PODS_PATH, pod) for name in fleet.names() for pod in _pods(name, fleet.workers)]
 
     @override
     def says(self, job: Mapping[str, Any], workers: int) -> bool:
         """There is no job to say anything."""
         return False
+
+
+class RawWithJobs(Raw):
+    """As `Raw`, and each job comes before its pods: what an operator of such jobs could reach at best."""
+
+    name = "raw-with-jobs"
+
+    @override
+    def install(self, ground: Ground) -> None:
+        """The CRD."""
+        ground.api.ensure(CRDS, custom_resource_definition())
+
+    @override
+    def load(self, fleet: Fleet) -> list[Post]:
+        """The TrainingJobs, and the pods that Trainyard makes for them."""
+        posts: list[Post] = []
+        for name in fleet.names():
+            posts.append((JOBS, training_job(name, fleet.workers)))
+            posts += [(PODS_PATH, pod) for pod in _pods(name, fleet.workers)]
+        return posts
+
+
+def _pods(name: str, workers: int) -> list[Json]:
+    """Return a job's pods without their owner: the garbage collector would delete pods whose owner does not exist."""
+    spec = TrainingJobSpec.model_validate({"replicas": workers, "template": pod_template()})
+    job = JobView(f"uid-of-{name}", NAMESPACE, name, 1, 1, spec, TrainingJobStatus())
+    pods = [worker_pod(Worker(job, index, 1, workers)) for index in range(workers)]
+    for pod in pods:
+        del pod["metadata"]["ownerReferences"]
+    return pods

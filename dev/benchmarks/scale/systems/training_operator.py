@@ -22,6 +22,7 @@ from dev.benchmarks.scale.systems.base import (
     Command,
     Ground,
     Json,
+    Post,
     System,
     pod_template,
 )
@@ -74,9 +75,9 @@ class TrainingOperator(System):
         return Command([str(program), *flags, *self._flags], f"http://{HOST}:{METRICS_PORT}/metrics", environment)
 
     @override
-    def load(self, fleet: Fleet) -> tuple[str, list[Json]]:
+    def load(self, fleet: Fleet) -> list[Post]:
         """PyTorchJobs. A worker that was killed is replaced by itself: there is no restart of the group."""
-        return JOBS, [_job(name, fleet.workers) for name in fleet.names()]
+        return [(JOBS, _job(name, fleet.workers)) for name in fleet.names()]
 
     @override
     def says(self, job: Mapping[str, Any], workers: int) -> bool:

@@ -7,7 +7,17 @@ from typing import Any, ClassVar, Final
 from typing_extensions import override
 
 from dev.benchmarks.scale.fleet import NAMESPACE, Fleet
-from dev.benchmarks.scale.systems.base import CRDS, HOST, METRICS_PORT, Command, Ground, Json, System, pod_template
+from dev.benchmarks.scale.systems.base import (
+    CRDS,
+    HOST,
+    METRICS_PORT,
+    Command,
+    Ground,
+    Json,
+    Post,
+    System,
+    pod_template,
+)
 from trainyard.api.constants import GROUP, KIND, PLURAL, VERSION
 from trainyard.api.crd import custom_resource_definition
 
@@ -42,9 +52,9 @@ class Trainyard(System):
         return Command(argv, f"http://{HOST}:{METRICS_PORT}/metrics", environment)
 
     @override
-    def load(self, fleet: Fleet) -> tuple[str, list[Json]]:
+    def load(self, fleet: Fleet) -> list[Post]:
         """TrainingJobs."""
-        return JOBS, [self._job(name, fleet.workers) for name in fleet.names()]
+        return [(JOBS, training_job(name, fleet.workers)) for name in fleet.names()]
 
     @override
     def says(self, job: Mapping[str, Any], workers: int) -> bool:
@@ -52,10 +62,12 @@ class Trainyard(System):
         status = job.get("status") or {}
         return status.get("phase") == "Running" and status.get("readyReplicas") == workers
 
-    def _job(self, name: str, workers: int) -> Json:
-        return {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": KIND,
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {"replicas": workers, "template": pod_template()},
-        }
+
+def training_job(name: str, workers: int) -> Json:
+    """Return a TrainingJob."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"replicas": workers, "template": pod_template()},
+    }

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -23,14 +24,16 @@ TRAINING_JOBS = Resource(GROUP, VERSION, PLURAL, KIND)
 KEPT_METADATA = ("uid", "resourceVersion", "namespace", "name", "generation", "deletionTimestamp")
 """The metadata fields that are kept."""
 NO_RESTARTS = Restarts()
+PARSED_JOBS = 64
+"""How many parsed jobs are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """A TrainingJob in the cache: readable, or with the problem that makes it unreadable.
 
-    It keeps the JSON text, from which each reconcile parses spec and status: 20 µs of time save 15 kB of memory per
-    job.
+    It keeps the JSON text and not the parsed job, which saves 15 kB of memory per job. The last parsed jobs are kept
+    as well: the agents of one job ask one after the other, each several times in a restart.
     """
 
     uid: str
@@ -66,7 +69,7 @@ class JobRecord:
     @property
     def view(self) -> JobView | None:
         """Return the job, if it can be read."""
-        return None if self.problem else job_view(orjson.loads(self.text))
+        return None if self.problem else _parsed(self.text)
 
     @property
     def status(self) -> TrainingJobStatus | None:
@@ -86,6 +89,12 @@ class JobRecord:
     def reference(self) -> ObjectReference:
         """Return the object that events about the job refer to."""
         return ObjectReference(TRAINING_JOBS.api_version, KIND, self.namespace, self.name, self.uid)
+
+
+@lru_cache(maxsize=PARSED_JOBS)
+def _parsed(text: bytes) -> JobView:
+    """Return the job of a record's text. Its models and its template are never changed in place."""
+    return job_view(orjson.loads(text))
 
 
 def job_record(raw: Mapping[str, Any]) -> JobRecord:

@@ -24,3 +24,12 @@ def test_stored_status_repairs_an_unreadable_record() -> None:
 
 def test_record_keeps_no_spare_memory() -> None:
     assert sys.getsizeof(job_record(RAW).text) < 500
+
+
+def test_job_is_parsed_once_for_all_its_agents() -> None:
+    """Thousands of agents ask in the same moment when all jobs restart."""
+    record = job_record(RAW)
+    assert record.view is record.view
+    stored = record.with_status(TrainingJobStatus(attempt=7), 99)
+    assert stored.view is not None
+    assert (stored.view.status.attempt, stored.view.resource_version) == (7, 99)

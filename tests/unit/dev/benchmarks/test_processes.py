@@ -72,9 +72,9 @@ async def server() -> AsyncIterator[Server]:
     await runner.cleanup()
 
 
-def bodies(folder: Path, *names: str) -> str:
-    file = folder / "load.jsonl"
-    file.write_text("".join(f"{json.dumps({'metadata': {'name': name}})}\n" for name in names))
+def posts(folder: Path, *names: str) -> str:
+    file = folder / "load.tsv"
+    file.write_text("".join(f"{PODS_PATH}\t{json.dumps({'metadata': {'name': name}})}\n" for name in names))
     return str(file)
 
 
@@ -85,7 +85,7 @@ async def say(child: Child, order: str, word: str) -> dict[str, Any]:
 
 
 async def test_what_is_sent_is_seen_with_the_moment(server: Server, tmp_path: Path) -> None:
-    load_words = (server.url, str(tmp_path), PODS_PATH, bodies(tmp_path, *(f"pod-{i}" for i in range(200))))
+    load_words = (server.url, str(tmp_path), posts(tmp_path, *(f"pod-{i}" for i in range(200))))
     with (
         Child("dev.benchmarks.scale.watch", server.url, str(tmp_path), "trainyard", "1", "200") as watch,
         Child("dev.benchmarks.scale.load", *load_words) as load,
@@ -107,7 +107,7 @@ async def test_what_is_sent_is_seen_with_the_moment(server: Server, tmp_path: Pa
 
 
 async def test_rejected_requests_are_reported(server: Server, tmp_path: Path) -> None:
-    words = (server.url, str(tmp_path), PODS_PATH, bodies(tmp_path, "pod-0", "refused"))
+    words = (server.url, str(tmp_path), posts(tmp_path, "pod-0", "refused"))
     with Child("dev.benchmarks.scale.load", *words) as load:
         await asyncio.to_thread(load.expect, "ready", SECONDS)
         assert (await say(load, "go", "began"))["refused"] == ["not here"]
@@ -115,7 +115,7 @@ async def test_rejected_requests_are_reported(server: Server, tmp_path: Path) ->
 
 def test_dead_process_is_reported(tmp_path: Path) -> None:
     with (
-        Child("dev.benchmarks.scale.load", "http://127.0.0.1:1", str(tmp_path), PODS_PATH, bodies(tmp_path)) as load,
+        Child("dev.benchmarks.scale.load", "http://127.0.0.1:1", str(tmp_path), posts(tmp_path)) as load,
         pytest.raises(BenchmarkError, match=r"benchmarks\.scale\.load has exited"),
     ):
         load.expect("ready", SECONDS)

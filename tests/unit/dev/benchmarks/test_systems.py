@@ -8,6 +8,7 @@ from dev.benchmarks.options import turns
 from dev.benchmarks.scale import peers
 from dev.benchmarks.scale.fleet import Fleet
 from dev.benchmarks.scale.systems import SYSTEMS
+from dev.benchmarks.scale.systems.trainyard import JOBS
 from dev.localcluster import tools
 from dev.localcluster.paths import Paths
 from trainyard.api.spec import TrainingJobSpec
@@ -16,7 +17,14 @@ GPU = {"limits": {"nvidia.com/gpu": "1"}}
 
 
 def test_these_systems_are_measured() -> None:
-    assert set(SYSTEMS) == {"trainyard", "raw", "training-operator", "training-operator-tuned", "jobset"}
+    assert set(SYSTEMS) == {
+        "trainyard",
+        "raw",
+        "raw-with-jobs",
+        "training-operator",
+        "training-operator-tuned",
+        "jobset",
+    }
 
 
 @pytest.mark.parametrize(
@@ -50,12 +58,12 @@ def test_a_status_does_not_say_so_yet(system: str, status: dict[str, Any]) -> No
 
 def templates(system: str, body: dict[str, Any]) -> dict[str, Any]:
     spec = body["spec"]
+    if body["kind"] == "Pod":
+        return body
     match system:
-        case "raw":
-            return body
         case "jobset":
             found = spec["replicatedJobs"][0]["template"]["spec"]["template"]
-        case "trainyard":
+        case "trainyard" | "raw-with-jobs":
             found = spec["template"]
         case _:
             found = spec["pytorchReplicaSpecs"]["Worker"]["template"]
@@ -65,23 +73,30 @@ def templates(system: str, body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_gets_the_same_pod(system: str) -> None:
-    path, bodies = SYSTEMS[system].load(Fleet(3, 2))
-    assert path.startswith(SYSTEMS[system].jobs_path or "/api/v1/namespaces/bench/pods")
-    assert len(bodies) == (6 if system == "raw" else 3)
-    for body in bodies:
+    posts = SYSTEMS[system].load(Fleet(3, 2))
+    assert len(posts) == {"raw": 6, "raw-with-jobs": 9}.get(system, 3)
+    for path, body in posts:
+        assert path.startswith(
+            "/api/v1/namespaces/bench/pods" if body.get("kind") == "Pod" else (SYSTEMS[system].jobs_path or JOBS)
+        )
         (container,) = templates(system, body)["spec"]["containers"]
         assert (container["name"], container["resources"]) == ("pytorch", GPU)
 
 
 def test_our_own_job_is_a_valid_one() -> None:
-    _, (job,) = SYSTEMS["trainyard"].load(Fleet(1, 500))
+    ((_, job),) = SYSTEMS["trainyard"].load(Fleet(1, 500))
     assert TrainingJobSpec.model_validate(job["spec"]).replicas == 500
 
 
 def test_plain_client_pods_have_no_owner() -> None:
-    _, pods = SYSTEMS["raw"].load(Fleet(2, 2))
+    pods = [pod for _, pod in SYSTEMS["raw"].load(Fleet(2, 2))]
     assert not any("ownerReferences" in pod["metadata"] for pod in pods)
     assert len({pod["metadata"]["name"] for pod in pods}) == 4
+
+
+def test_jobs_precede_pods_in_raw_with_jobs() -> None:
+    posts = SYSTEMS["raw-with-jobs"].load(Fleet(2, 2))
+    assert [body["kind"] for _, body in posts] == ["TrainingJob", "Pod", "Pod"] * 2
 
 
 @pytest.mark.parametrize(

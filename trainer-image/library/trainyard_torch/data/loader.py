@@ -43,7 +43,8 @@ class Loader:
             by several threads.
         collate_fn: makes a batch of a list of samples; by default torch's.
         prefetch: steps that are loaded ahead of the one in use, from 0 on.
-        num_workers: threads that load them; 0: they are loaded when asked for, and `prefetch` has no effect.
+        num_workers: threads that load them; 0: they are loaded when asked for, and `prefetch` has no effect. Small steps of a `TensorDataset`
+            (no transform, torch's collate_fn, at most 1 MiB) are never loaded in threads: the change of threads takes longer.
         device: where tensors go; None: they stay where `collate_fn` made them. To a GPU they go through pinned memory.
 
     Attributes:
@@ -74,6 +75,8 @@ class Loader:
         batches.step(data_shard)
         self._batches, self._data_shard = batches, data_shard
         self._prefetch, self._num_workers = prefetch, num_workers
+        share = -(-batches.batch_size // data_shard.world_size)
+        self._in_threads = num_workers > 0 and not self._builder.is_quick(share)
         self._device = None if device is None else torch.device(device)
         # gpu-only: the current device
         if self._device is not None and self._device.type == "cuda" and self._device.index is None:
@@ -101,7 +104,7 @@ class Loader:
                     loaded again on the next call.
         """
         begin = time.perf_counter()
-        step = self._loaded() if self._num_workers else self._load(self._batches)
+        step = self._loaded() if self._in_threads else self._load(self._batches)
         if self._device is not None:
             step = [part._replace(batch=moved(part.batch, self._device)) for part in step]
         # Both together, when nothing can fail any more: else the queue would be a step ahead of the count.

@@ -10,7 +10,6 @@ import math
 import operator
 import os
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,12 +20,14 @@ from trainyard_torch.monitoring.compute_time import ComputeTimer
 from trainyard_torch.monitoring.deferred import DeferredScalars
 from trainyard_torch.monitoring.memory import memory
 from trainyard_torch.monitoring.meter import Meter
+from trainyard_torch.monitoring.phase import Phase
 from trainyard_torch.monitoring.profiler import Profiler, ProfilerConfig
 from trainyard_torch.monitoring.rank_metrics import RankMetrics
 from trainyard_torch.process_info import ProcessInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
+    from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
 
@@ -107,34 +108,15 @@ class Monitor:
     ) -> None:
         self.close()
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """What is done in this `with` is of this phase: data, forward, backward, optimizer, communication, checkpoint, evaluate or compile.
 
         Phases nest, and time counts for the innermost. Everything inside one of the last three belongs to it; the agent then expects no steps.
 
         Raises:
-            ValueError: there is no such phase.
+            ValueError: there is no such phase. It is raised when the phase is entered.
         """
-        within = self._meter.not_training
-        self._meter.enter(name)
-        agent_package = self._meter.not_training and not within
-        if agent_package:
-            self._progress(phase=name)
-        mark = self._profiler.marked(name)
-        if mark:
-            mark.__enter__()
-        span = None if self._meter.not_training else self._compute.begin(name)
-        try:
-            yield
-        finally:
-            if span:
-                self._compute.end(span)
-            if mark:
-                mark.__exit__(None, None, None)
-            self._meter.leave()
-            if agent_package:
-                self._progress(phase="train")
+        return Phase(name, self._meter, self._profiler, self._compute, self._progress)
 
     def step(
         self,

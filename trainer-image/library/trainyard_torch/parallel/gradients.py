@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from math import inf, isnan
 from typing import TYPE_CHECKING
 
@@ -47,9 +47,12 @@ class GradientSync:
         self._averaged = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
         self._sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
 
-    @contextmanager
-    def enabled_if(self, enabled: bool) -> Iterator[None]:  # noqa: FBT001 - as above
+    def enabled_if(self, enabled: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - as above
         """As `gradient_sync`."""
+        return self._enabled_if(enabled=enabled) if self._averaged or self._sharded else nullcontext()
+
+    @contextmanager
+    def _enabled_if(self, *, enabled: bool) -> Iterator[None]:
         with ExitStack() as stack:
             for module in self._averaged:
                 if not (isinstance(module, Replicated) and module.passes) and (not enabled or alone(module)):
