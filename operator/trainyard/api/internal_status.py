@@ -110,6 +110,26 @@ class CoordinatedStop(Model):
     """The step after which all ranks stop. Not set until the ranks have agreed on it."""
 
 
+class WorkerRange(Model):
+    """A run of workers with consecutive indexes."""
+
+    first: int = Field(ge=0, le=MAX_REPLICAS)
+    """The index of the first worker."""
+    last: int = Field(ge=0, le=MAX_REPLICAS)
+    """The index of the last worker."""
+
+
+class Succeeded(Model):
+    """The workers that have succeeded in an attempt, whether their pods still exist or not."""
+
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    """The attempt. Its success does not count for a later one."""
+    workers: list[WorkerRange] = Field(
+        default=[], max_length=MAX_REPLICAS // 2, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """The workers."""
+
+
 class InternalStatus(Model):
     """State that the operator keeps for itself. It may change with any release: do not read it."""
 
@@ -127,6 +147,8 @@ class InternalStatus(Model):
     """The stop that all ranks make after the same step: a worker leaves, the job is suspended, or its size changes."""
     launched_attempt: int = Field(default=0, ge=0, le=MAX_ATTEMPT)
     """The last attempt whose pods were all created. From then on a missing pod is a disruption."""
+    succeeded: Succeeded | None = None
+    """The workers of the current attempt that have succeeded. Their pods may be deleted without a new attempt."""
     attempt_start_time: Time | None = None
     """The time of the decision to start the current attempt."""
     active_since: Time | None = None

@@ -25,6 +25,7 @@ from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import resize
 from trainyard.domain.scaling.group_size import decide_size
 from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.state.stored_success import remember_success
 from trainyard.domain.state.worker_state import State, all_present, state
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report
@@ -80,7 +81,7 @@ def ours(job: JobView) -> bool:
 
 
 def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """Return the snapshot with what all later steps rely on: plausible times, the reported progress and the group's size."""
+    """Return the snapshot with what all later steps rely on: plausible times, progress, stored successes, the group's size."""
     status = snapshot.job.status
     changes = clamp_future_timestamps(status, now)
     if snapshot.reports:
@@ -94,6 +95,7 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
         changes = {**changes, **reported}
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
+    snapshot = remember_success(snapshot)
     snapshot = replace(snapshot, joinable=can_join(snapshot))
     return replace(snapshot, decided_size=decide_size(snapshot, now))
 

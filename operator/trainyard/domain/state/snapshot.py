@@ -73,6 +73,8 @@ class PodView:
     """Whether its node restarts the main container where the agent exits for that."""
     node_lost_at: datetime | None = None
     """When the control plane gave it up because its node is not ready; None where the node has reported it since."""
+    gone: bool = False
+    """Whether the pod does not exist any more: it stands for a worker whose success is stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     well = sum(p.ready or state(p) is State.SUCCEEDED for p in current)
     changes: StatusChanges = {
         "observed_generation": job.generation,
-        "replicas": len(snapshot.pods),
+        "replicas": sum(not pod.gone for pod in snapshot.pods),
         "ready_replicas": well,
         "selector": selector(job.uid),
     }

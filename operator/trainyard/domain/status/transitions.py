@@ -165,6 +165,7 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
         "running_time": None,
         "previous_size": workers,
         "group": None,
+        "succeeded": None,
         "coordinated_stop": None,
         "stragglers": [],
     }
