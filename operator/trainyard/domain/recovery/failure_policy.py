@@ -18,6 +18,7 @@ from trainyard.domain.recovery.failure_rules import Ruling, ignored_too_often, m
 from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further, increment
 from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart, torchrun_rendezvous
 from trainyard.domain.recovery.root_cause import Cause, describe
+from trainyard.domain.recovery.start_errors import start_fix
 from trainyard.domain.recovery.stored_times import delay_after
 from trainyard.domain.recovery.suspect_nodes import can_avoid_node, describe_avoidance, record_failure
 from trainyard.domain.state.snapshot import JobView, Snapshot
@@ -93,6 +94,13 @@ def _forbidden(failure: Failure, _: CountedEnd) -> Limit | None:
     return Limit(Reason.NON_RETRYABLE, ruling.why) if ruling.action is Action.FAIL else None
 
 
+def _cannot_start(failure: Failure, _: CountedEnd) -> Limit | None:
+    """The node cannot start the container, because of its command, its arguments or its working directory."""
+    end = failure.cause.pod.exit if failure.cause.failed and failure.cause.pod else None
+    fix = start_fix(end) if end and not failure.ruling.why else ""
+    return Limit(Reason.NON_RETRYABLE, f"no restart can fix this: {fix}") if fix else None
+
+
 def _disruptions_exhausted(failure: Failure, _: CountedEnd) -> Limit | None:
     """The job has been disrupted more often than `maxDisruptions` allows."""
     status, pod = failure.job.status, failure.cause.pod
@@ -131,6 +139,7 @@ def _restarts_exhausted(failure: Failure, end: CountedEnd) -> Limit | None:
 
 LIMITS: tuple[Callable[[Failure, CountedEnd], Limit | None], ...] = (
     _forbidden,
+    _cannot_start,
     _disruptions_exhausted,
     _out_of_memory,
     _no_progress,
