@@ -87,6 +87,9 @@ class Reason(StrEnum):
     """A ResourceQuota of the namespace does not allow the pods. The operator tries again."""
     PODS_FORBIDDEN = "PodsForbidden"
     """The API server rejects the pods because of pod security or a policy. The operator tries again."""
+    WEBHOOK_FAILED = "WebhookFailed"
+    """An admission webhook on pods does not answer, and its `failurePolicy` is Fail. An administrator has to repair
+    the webhook that the message names, or delete its configuration. The operator tries again."""
     NETWORK_POLICY_REJECTED = "NetworkPolicyRejected"
     """The API server rejects the NetworkPolicy for the workers (`networkPolicy.jobs` of the chart). No policy is
     created. An administrator has to fix that value. The operator tries again."""

@@ -14,6 +14,7 @@ NEWS_OF_NOTHING = "ChildFailedError"
 """The exception of torchrun itself: it reports that a rank failed, not why."""
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
 """A frame of a Python traceback."""
+NUMBER = re.compile(r"\d+")
 BEGIN = "Traceback (most recent call last)"
 FRAMES, TRACED = 3, 4096
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
@@ -23,6 +24,11 @@ LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/train
 def counted(number: int, thing: str) -> str:
     """Return the number with its noun: `1 worker`, `3 workers`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def same_obstacle(obstacle: str, message: str) -> bool:
+    """Return whether a stored message names this obstacle. Numbers may differ: counts, amounts, the index in a pod's name."""
+    return NUMBER.sub("0", obstacle) in NUMBER.sub("0", message)
 
 
 def raised_at(message: str) -> str:

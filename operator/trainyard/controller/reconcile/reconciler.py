@@ -12,7 +12,12 @@ from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.controller.bootstrap.logs import set_log_context
 from trainyard.controller.metrics.collector import JobMetrics
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.controller.reconcile.executor import ExecutionResult, Executor, permission_denied_message
+from trainyard.controller.reconcile.executor import (
+    ExecutionResult,
+    Executor,
+    permission_denied_message,
+    webhook_failed_message,
+)
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.coordinator.agent_registry import AgentRegistry
@@ -167,12 +172,7 @@ class Reconciler:
             if error.conflict or error.not_found:
                 await self._read_again(record)
                 return False
-            if error.permission_denied:
-                # The status itself cannot report this.
-                note = permission_denied_message(error)
-                self.events.record(
-                    record.reference, "Warning", Reason.PERMISSION_DENIED, note, action="Reconcile", key="status"
-                )
+            self._report_unwritable(record, error)
             raise
         # Update the cache at once. The watch adds nothing, and the next reconcile need not wait for it.
         version = int(made["metadata"]["resourceVersion"])
@@ -181,6 +181,16 @@ class Reconciler:
         if self.agent_registry:
             self.agent_registry.wake(record.uid)
         return True
+
+    def _report_unwritable(self, record: JobRecord, error: ApiError) -> None:
+        """Record an event that the status cannot be written, where somebody has to act: the status itself cannot say so."""
+        if error.permission_denied:
+            reason, note = Reason.PERMISSION_DENIED, permission_denied_message(error)
+        elif error.webhook_failed:
+            reason, note = Reason.WEBHOOK_FAILED, webhook_failed_message(error)
+        else:
+            return
+        self.events.record(record.reference, "Warning", reason, note, action="Reconcile", key="status")
 
     def _forget_agents(self, uid: str) -> None:
         if self.progress_store:

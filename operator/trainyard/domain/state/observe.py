@@ -254,6 +254,10 @@ def _node_lost_at(conditions: Mapping[str, Json]) -> datetime | None:
     return _time(target.get("lastTransitionTime")) if silent and given_up else None
 
 
+def _subject(container: Json) -> str:
+    return f"container {container['name']}, image {container['image']}" if container.get("image") else ""
+
+
 def _issue(status: Json, conditions: Mapping[str, Json]) -> PodIssue | None:
     if status.get("phase") == "Failed":
         return PodIssue(status["reason"], status.get("message", "")) if status.get("reason") else None
@@ -263,5 +267,5 @@ def _issue(status: Json, conditions: Mapping[str, Json]) -> PodIssue | None:
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason", "ContainerCreating") not in STARTING_REASONS:
-            return PodIssue(waiting["reason"], waiting.get("message", ""))
+            return PodIssue(waiting["reason"], waiting.get("message", ""), _subject(container))
     return None

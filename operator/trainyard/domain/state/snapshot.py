@@ -25,6 +25,8 @@ class PodIssue:
 
     reason: str
     message: str
+    subject: str = ""
+    """The container that it is about, with its image."""
 
 
 @dataclass(frozen=True, slots=True)

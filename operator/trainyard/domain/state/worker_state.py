@@ -1,7 +1,7 @@
 """Derive the state of a worker from its pod. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainyard.api.reasons import Reason
@@ -78,6 +78,8 @@ class Health:
     running: bool
     reason: Reason
     message: str
+    obstacle: str = field(default="", compare=False)
+    """What keeps a pod from starting, without the pod and without counts; empty where nothing does."""
 
 
 def health(pods: Sequence[PodView], desired: int) -> Health:
@@ -90,8 +92,12 @@ def health(pods: Sequence[PodView], desired: int) -> Health:
     if blocked := [(p, p.issue) for p, s in zip(pods, states, strict=True) if p.issue and s in waiting]:
         pod, issue = blocked[0]
         others = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
-        message = f"pod {pod.name}{others}: {issue.reason}: {issue.message}".removesuffix(": ")
-        return Health(scheduled, running=False, reason=_reason(pod, issue), message=message)
+        what = f"{issue.reason}: {issue.message}".removesuffix(": ")
+        subject = f" ({issue.subject})" if issue.subject else ""
+        message, reason = f"pod {pod.name}{others}: {what}{subject}", _reason(pod, issue)
+        # A failed pull has a new message for each try.
+        obstacle = issue.subject if reason is Reason.IMAGE_PULL_FAILED else f"{issue.message or issue.reason}{subject}"
+        return Health(scheduled, running=False, reason=reason, message=message, obstacle=obstacle)
     if not scheduled:
         message = f"{scheduled_count} of {desired} workers are scheduled"
         return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)

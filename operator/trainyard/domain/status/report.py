@@ -14,7 +14,7 @@ from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.state.worker_state import Health, State, has_stopped, health, state
-from trainyard.domain.wording import counted
+from trainyard.domain.wording import counted, same_obstacle
 
 LISTED = 16
 HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED})
@@ -54,7 +54,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_restarted(status, seen),
         running,
     ]
-    events = [*_straggling(status, straggling), *_unfollowed(snapshot), *pods.events, *_held_up(status, running)]
+    events = [*_straggling(status, straggling), *_unfollowed(snapshot), *pods.events, *_held_up(status, running, seen)]
     return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits]))
 
 
@@ -65,10 +65,12 @@ def _straggling(status: TrainingJobStatus, condition: ConditionUpdate | None) ->
     return [Event("Warning", Reason.STRAGGLERS_DETECTED, condition.message)]
 
 
-def _held_up(status: TrainingJobStatus, running: ConditionUpdate) -> list[Event]:
-    """Return the event that reports what the pods wait for, once: an image, a node, a volume."""
+def _held_up(status: TrainingJobStatus, running: ConditionUpdate, seen: Health) -> list[Event]:
+    """Return the event that reports what the pods wait for, once for each obstacle: an image, a node, a volume."""
     was = status.condition(C.RUNNING)
-    if not isinstance(running, SetFalse) or running.reason not in HELD_UP or (was and was.reason == running.reason):
+    if not isinstance(running, SetFalse) or running.reason not in HELD_UP:
+        return []
+    if was and was.reason == running.reason and same_obstacle(seen.obstacle, was.message):
         return []
     return [Event("Warning", Reason(running.reason), running.message)]
 
