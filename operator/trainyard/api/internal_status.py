@@ -12,6 +12,21 @@ MAX_REPLACEMENTS = 64
 """Runs of workers that got new pods since the group was created. With more, all workers get new pods."""
 
 
+class RepeatedFailure(Model):
+    """Failures in a row by the same exception at the same place, without a step between them."""
+
+    exception: str = Field(max_length=MAX_REASON_LENGTH)
+    """The type of the exception."""
+    location: str = Field(max_length=MAX_REASON_LENGTH)
+    """The frames in which it was raised."""
+    failures: int = Field(ge=1, le=MAX_JSON_INTEGER)
+    """The failures, the last one included."""
+    pods: list[str] = Field(default=[], max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"})
+    """The UIDs of the pods in which it was raised."""
+    nodes: list[str] = Field(default=[], max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"})
+    """The nodes of these pods."""
+
+
 class RestartBudget(Model):
     """Which failures still count, and whether the job makes progress between them."""
 
@@ -25,6 +40,8 @@ class RestartBudget(Model):
     """Failures in a row at the step of the last failure, if the program reports its steps."""
     out_of_memory: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """Failures in a row, the last one included, that ran out of memory without progress (shared memory included: SIGBUS)."""
+    repeated: RepeatedFailure | None = None
+    """The exception that ended the last attempts before their first step."""
 
 
 class Backoff(Model):

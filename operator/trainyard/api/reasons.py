@@ -116,8 +116,9 @@ class Reason(StrEnum):
     NO_PROGRESS = "NoProgress"
     """Consecutive attempts failed at the same step, as many as `recovery.noProgressLimit` allows."""
     NON_RETRYABLE = "NonRetryable"
-    """A worker exited in a way that no restart can fix, because of `recovery.rules` or its exit code. Or it ran
-    out of memory twice in a row without progress."""
+    """A worker exited in a way that no restart can fix, because of `recovery.rules` or its exit code. Or its container
+    cannot be started. Or it ran out of memory twice in a row without progress. Or the same exception at the same place
+    ended each attempt before its first step, in a new pod too. The message names the fix."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """The job was active for longer than `lifecycle.activeDeadlineSeconds`."""
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"

@@ -15,6 +15,7 @@ from trainyard.domain.decisions import Fail, Restart
 from trainyard.domain.progress.hang import culprit
 from trainyard.domain.recovery.agent_reports import restarts_container
 from trainyard.domain.recovery.failure_rules import Ruling, ignored_too_often, match_rules, memory_advice
+from trainyard.domain.recovery.repeated_failures import advice, proof
 from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further, increment
 from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart, torchrun_rendezvous
 from trainyard.domain.recovery.root_cause import Cause, describe
@@ -120,6 +121,14 @@ def _out_of_memory(failure: Failure, end: CountedEnd) -> Limit | None:
     return Limit(Reason.NON_RETRYABLE, advice) if advice else None
 
 
+def _repeated(failure: Failure, end: CountedEnd) -> Limit | None:
+    """The same exception at the same place ended each attempt before a step, and no rule requests a restart."""
+    if not failure.cause.counted or failure.ruling.why:
+        return None
+    why = proof(end.budget.repeated, failure.cause)
+    return Limit(Reason.NON_RETRYABLE, why) if why else None
+
+
 def _no_progress(failure: Failure, end: CountedEnd) -> Limit | None:
     """Consecutive attempts failed at the same step."""
     limit, failures = failure.job.spec.recovery.no_progress_limit, end.budget.at_same_step
@@ -142,6 +151,7 @@ LIMITS: tuple[Callable[[Failure, CountedEnd], Limit | None], ...] = (
     _cannot_start,
     _disruptions_exhausted,
     _out_of_memory,
+    _repeated,
     _no_progress,
     _restarts_exhausted,
 )
@@ -172,7 +182,9 @@ def _restart(failure: Failure, end: CountedEnd, snapshot: Snapshot, now: datetim
     }
     if chosen.scope in {RestartScope.PROCESS, RestartScope.CONTAINER}:
         changes["launched_attempt"] = status.attempt + 1
-    message = f"{_describe(failure)}{_usage(failure, end)}{describe_avoidance(status.suspect_nodes, nodes)}"
+    message = (
+        f"{_describe(failure)}{_usage(failure, end)}{advice(cause)}{describe_avoidance(status.suspect_nodes, nodes)}"
+    )
     return Restart(cause.reason, message, describe_restart(chosen, snapshot.size.desired), delay, changes)
 
 

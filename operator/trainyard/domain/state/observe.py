@@ -185,6 +185,8 @@ def container_exit(
         kind=data.kind,
         headline=line,
         location=data.location if data.kind is Kind.FAILED else "",
+        exception=data.exception.partition(":")[0] if data.kind is Kind.FAILED else "",
+        cause=data.cause if data.kind is Kind.FAILED else "",
         peer_lost=data.peer_lost,
         hardware_error=data.hardware_error,
     )
