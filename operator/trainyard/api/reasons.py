@@ -18,6 +18,12 @@ class Reason(StrEnum):
     """A node cannot pull the image of a container. The kubelet keeps trying."""
     CONTAINER_CREATE_FAILED = "ContainerCreateFailed"
     """A node cannot create a container, for example because a ConfigMap or Secret is missing."""
+    VOLUME_MOUNT_FAILED = "VolumeMountFailed"
+    """A node cannot mount a volume of a pod: its ConfigMap, Secret, key or PersistentVolumeClaim is missing, or
+    another node has it. The message is that of the pod's event. Create the object; the kubelet keeps trying."""
+    INIT_CONTAINER_SLOW = "InitContainerSlow"
+    """An init container has run for five minutes, and the other containers of its pod wait for it. The message names
+    it. Read its log; it may belong to the template, or to a webhook that adds containers."""
     WORKERS_RUNNING = "WorkersRunning"
     """All workers run."""
     WORKERS_CREATED = "WorkersCreated"

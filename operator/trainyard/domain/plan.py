@@ -29,6 +29,7 @@ from trainyard.domain.state.stored_success import remember_success
 from trainyard.domain.state.worker_state import State, all_present, state
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report
+from trainyard.domain.status.slow_init import with_slow_init
 from trainyard.domain.stop import pod_removal
 from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 from trainyard.domain.stop.deadlines import Deadlines, check_deadlines
@@ -95,7 +96,7 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
         changes = {**changes, **reported}
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
-    snapshot = remember_success(snapshot)
+    snapshot = with_slow_init(remember_success(snapshot), now)
     snapshot = replace(snapshot, joinable=can_join(snapshot))
     return replace(snapshot, decided_size=decide_size(snapshot, now))
 

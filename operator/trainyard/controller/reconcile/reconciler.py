@@ -18,6 +18,7 @@ from trainyard.controller.reconcile.executor import (
     permission_denied_message,
     webhook_failed_message,
 )
+from trainyard.controller.reconcile.pod_events import PodEvents
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.coordinator.agent_registry import AgentRegistry
@@ -56,6 +57,8 @@ class Reconciler:
     """What agents have reported; None: there is no coordinator."""
     agent_registry: AgentRegistry | None = None
     """Which agents are connected; None: there is no coordinator."""
+    pod_events: PodEvents | None = None
+    """What the events of pods say that do not start; None: they are not read."""
 
     async def reconcile(self, uid: str) -> float | None:
         """Reconcile the job with this UID. Returns the seconds until the next reconcile; None: no need for one."""
@@ -63,6 +66,8 @@ class Reconciler:
         if record is None:
             self.tracker.forget(uid)
             self.pace.forget(uid)
+            if self.pod_events:
+                self.pod_events.forget(uid)
             self._forget_agents(uid)
             return None
         set_log_context(f"{record.namespace}/{record.name}", record.attempt)
@@ -70,7 +75,8 @@ class Reconciler:
         if not self.tracker.ready(uid, cache.newest_versions(), cache.is_deleting):
             return CATCH_UP_SECONDS
         try:
-            return await self._reconcile_record(record)
+            waits = (await self._reconcile_record(record), self.pod_events.wait(uid) if self.pod_events else None)
+            return min((wait for wait in waits if wait is not None), default=None)
         except ApiError as error:
             if error.namespace_terminating:
                 return None
@@ -78,9 +84,10 @@ class Reconciler:
 
     async def _reconcile_record(self, record: JobRecord) -> float | None:
         """Plan, act and store the status. Returns the seconds until the next reconcile, if any."""
-        snapshot = self._snapshot(record)
-        if snapshot is None:
+        seen = self._snapshot(record)
+        if seen is None:
             return await self._report_invalid_spec(record)
+        snapshot = await self.pod_events.explain(seen) if self.pod_events else seen
         job, now = snapshot.job, self.now()
         decided = plan(snapshot, now)
         if _recreates_service(job, decided) and not await self._still_exists(record):

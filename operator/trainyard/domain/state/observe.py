@@ -62,6 +62,7 @@ def pod_view(raw: Json) -> PodView:
     main = {} if will_restart else main
     end = _exit(main, spec, status)
     end = _evicted(status, conditions, main, end) or end
+    init, init_since = _running_init(spec, status)
     disrupted_at, disruption = _disruption(metadata, status, conditions, main, end)
     return PodView(
         uid=metadata["uid"],
@@ -91,6 +92,8 @@ def pod_view(raw: Json) -> PodView:
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
         restartable=restartable,
         node_lost_at=_node_lost_at(conditions),
+        init_container=init,
+        init_since=init_since,
     )
 
 
@@ -152,6 +155,18 @@ def _exit(main: Json, spec: Json, status: Json) -> Exit | None:
     inits = (s for s in status.get("initContainerStatuses") or () if s["name"] not in sidecars)
     ends = (_reported_exit(s.get("state") or {}, s["name"]) for s in inits)
     return next((e for e in ends if e and e.code != 0), None)
+
+
+def _running_init(spec: Json, status: Json) -> tuple[str, datetime | None]:
+    """Return the init container that runs, and since when. Others wait for a sidecar until it has started."""
+    if status.get("phase") != "Pending":
+        return "", None
+    sidecars = {c["name"] for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
+    for init in status.get("initContainerStatuses") or ():
+        running = (init.get("state") or {}).get("running")
+        if running is not None and not (init["name"] in sidecars and init.get("started")):
+            return init["name"], _time(running.get("startedAt"))
+    return "", None
 
 
 def _reported_exit(state: Json, init_container: str | None = None) -> Exit | None:

@@ -18,6 +18,18 @@ IMAGE_ERRORS = frozenset(
         "SignatureValidationFailed",
     },
 )
+VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+"""The reasons of events about a volume that keeps a pod from starting."""
+START_EVENTS = VOLUME_EVENTS | {"FailedCreatePodSandBox", "NetworkNotReady", "FailedPrepareDynamicResources"}
+"""The reasons of events about what keeps a pod from starting, where its status does not tell."""
+INIT_RUNNING = "InitContainerRunning"
+"""The reason of a pod whose init container runs for long."""
+START_REASONS = {
+    **dict.fromkeys(IMAGE_ERRORS, Reason.IMAGE_PULL_FAILED),
+    **dict.fromkeys(VOLUME_EVENTS, Reason.VOLUME_MOUNT_FAILED),
+    INIT_RUNNING: Reason.INIT_CONTAINER_SLOW,
+}
+"""By what a node reports about a pod that has a node and does not start."""
 STOP_SIGNAL_CODES = frozenset({128 + 9, 128 + 15})
 """The exit codes of SIGKILL and SIGTERM, the signals that terminate a deleted pod."""
 CAUSED_BY_WORKER = frozenset({"OOMKilled", "Evicted"})
@@ -50,6 +62,11 @@ def state(pod: PodView) -> State:
     if pod.running:
         return State.RUNNING
     return State.STARTING if pod.scheduled else State.PENDING
+
+
+def waits_silently(pod: PodView) -> bool:
+    """Return whether the pod has a node and does not start, and its status does not tell why."""
+    return state(pod) is State.STARTING and pod.issue is None and not pod.init_container
 
 
 def has_stopped(pod: PodView) -> bool:
@@ -104,8 +121,9 @@ def health(pods: Sequence[PodView], desired: int) -> Health:
     if started < desired:
         message = f"{started} of {desired} workers have started"
         if late := next((p for p, s in zip(pods, states, strict=True) if s in waiting), None):
-            # Only the events of the pod name, for example, a volume that cannot be mounted.
-            message += f"; see the events of pod {late.name}"
+            runs = f"pod {late.name} runs init container {late.init_container}"
+            # It may be young. Later, the issue says what its events say.
+            message += f"; {runs}" if late.init_container else f"; see the events of pod {late.name}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=message)
     message = (
         f"all {desired} workers are running or have succeeded"
@@ -123,4 +141,4 @@ def all_present(pods: Sequence[PodView], desired: int) -> bool:
 def _reason(pod: PodView, issue: PodIssue) -> Reason:
     if not pod.scheduled:
         return Reason.UNSCHEDULABLE if issue.reason == UNSCHEDULABLE else Reason.WORKERS_PENDING
-    return Reason.IMAGE_PULL_FAILED if issue.reason in IMAGE_ERRORS else Reason.CONTAINER_CREATE_FAILED
+    return START_REASONS.get(issue.reason, Reason.CONTAINER_CREATE_FAILED)

@@ -14,10 +14,14 @@ from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.state.worker_state import Health, State, has_stopped, health, state
+from trainyard.domain.status.slow_init import slow_init_waits
 from trainyard.domain.wording import counted, same_obstacle
 
 LISTED = 16
-HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED})
+HELD_UP = frozenset(
+    {Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED}
+    | {Reason.VOLUME_MOUNT_FAILED, Reason.INIT_CONTAINER_SLOW}
+)
 
 
 def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
@@ -55,7 +59,9 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         running,
     ]
     events = [*_straggling(status, straggling), *_unfollowed(snapshot), *pods.events, *_held_up(status, running, seen)]
-    return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits]))
+    return Outcome(
+        changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *slow_init_waits(snapshot, now)])
+    )
 
 
 def _straggling(status: TrainingJobStatus, condition: ConditionUpdate | None) -> list[Event]:
