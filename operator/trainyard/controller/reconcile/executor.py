@@ -17,6 +17,7 @@ from trainyard.domain.actions import Action, CreateService, CreateWorker, Delete
 from trainyard.domain.state.observe import owner_uid
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status.pod_rejections import Refusal
+from trainyard.domain.status.quota_messages import in_words_of_template
 from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
@@ -280,4 +281,4 @@ def _to_rejection(error: ApiError, kind: Resource | None) -> Refusal:
     by_policy = error.message.startswith("admission webhook") or " is forbidden: " in error.message
     if kind == PODS and error.status in {400, 422} and not by_policy:
         return Refusal(Reason.INVALID_TEMPLATE, error.message)
-    return Refusal(Reason.PODS_FORBIDDEN, error.message)
+    return Refusal(Reason.PODS_FORBIDDEN, in_words_of_template(error.message))
