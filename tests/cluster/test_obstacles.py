@@ -1,6 +1,7 @@
 """What no retry can mend ends a job with its fix, what keeps a pod from starting is named, and a success outlives its pod."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -16,13 +17,13 @@ for second in range(3 if os.environ["TRAINYARD_REPLICA_INDEX"] == "0" else 35):
 """
 
 
-def python(name: str, program: str, **spec: object) -> Json:
+def python(name: str, program: str, **spec: Any) -> Json:
     manifest = job(name, replicas=1, framework="torch", **spec)
     main_container(manifest)["command"] = ["python3", "-c", program]
     return manifest
 
 
-def direct(name: str, *command: str, **container: object) -> Json:
+def direct(name: str, *command: str, **container: Any) -> Json:
     """A job whose container runs this command, without a shell and without the agent."""
     manifest = job(name, replicas=1, recovery={"agent": "none"})
     manifest["spec"]["template"]["spec"]["securityContext"] = USER

@@ -113,6 +113,10 @@ class Reason(StrEnum):
     """The template sets an environment variable that describes ranks or the master. The operator keeps it. It may
     not match the real values."""
 
+    CLUSTER_DNS_UNUSED = "ClusterDNSUnused"
+    """`dnsPolicy` of the template does not use the cluster's DNS. So workers cannot find their master by its name.
+    Leave `dnsPolicy` out, or give `dnsConfig` the search domains of Services."""
+
     WORKERS_SUCCEEDED = "WorkersSucceeded"
     """The workers that decide about success (`lifecycle.success`) exited with code 0."""
     RESTARTS_EXHAUSTED = "RestartsExhausted"
