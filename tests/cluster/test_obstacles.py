@@ -8,6 +8,7 @@ import pytest
 from dev.demo.commands import Cluster
 from tests.cluster.kube import Json, Kube, job, main_container
 
+NO_CAPABILITIES = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 USER = {"runAsNonRoot": True, "runAsUser": 1000}
 TRAINS = """
 import os, sys, time
@@ -46,6 +47,14 @@ def with_volume(name: str, volume: Json) -> Json:
     return manifest
 
 
+def with_unknown_format(manifest: Json) -> Json:
+    """Let the command be a file that is no program: without `#!`, and executable."""
+    volume = {"name": "job", "configMap": {"name": "programs", "defaultMode": 0o755}}
+    manifest["spec"]["template"]["spec"]["volumes"] = [volume]
+    main_container(manifest)["volumeMounts"] = [{"name": "job", "mountPath": "/job"}]
+    return manifest
+
+
 def success_without_pod() -> Json:
     manifest = python("succeeds", TRAINS)
     manifest["spec"]["replicas"] = 2
@@ -56,7 +65,9 @@ JOBS = [
     success_without_pod(),
     direct("no-command", "train-model", "--epochs", "1"),
     with_image_command("no-argument"),
-    direct("no-folder", "python3", "-c", "pass", workingDir="/root/none"),
+    direct("no-folder", "python3", "-c", "pass", workingDir="/root/none", securityContext=NO_CAPABILITIES),
+    direct("file-as-folder", "python3", "-c", "pass", workingDir="/etc/hostname"),
+    with_unknown_format(direct("wrong-format", "/job/train")),
     direct("no-x-bit", "/etc/hostname"),
     python("no-module", "import no_such_module_of_mine"),
     python("no-syntax", "def train(:"),
@@ -64,6 +75,7 @@ JOBS = [
     with_volume("no-key", {"secret": {"secretName": "half", "items": [{"key": "absent", "path": "a"}]}}),
 ]
 SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "half"}, "stringData": {"present": "x"}}
+PROGRAMS = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": {"train": "no program"}}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +83,7 @@ def jobs(cluster: Cluster) -> Iterator[Kube]:
     """All jobs of this file, in one namespace."""
     cluster.kube("create", "namespace", "obstacles")
     made = Kube(cluster, "obstacles")
-    made.apply(SECRET, *JOBS)
+    made.apply(SECRET, PROGRAMS, *JOBS)
     yield made
     cluster.kube("delete", "namespace", "obstacles", "--wait=false")
 
@@ -91,6 +103,8 @@ def test_success_outlives_its_pod(jobs: Kube) -> None:
         ("no-command", ["train-model", "correct command"]),
         ("no-argument", ["train-model", "correct command"]),
         ("no-folder", ["/root/none", "correct workingDir"]),
+        ("file-as-folder", ["/etc/hostname", "correct workingDir"]),
+        ("wrong-format", ["/job/train", "architecture"]),
         ("no-x-bit", ["/etc/hostname", "chmod +x"]),
     ],
 )

@@ -37,6 +37,8 @@ def cause(output: str, code: int = 1) -> str:
         ("OSError: [Errno 98] Address already in use", "portInUse"),
         ("torch.distributed.DistNetworkError: The server socket has failed to listen: EADDRINUSE", "portInUse"),
         ("socket.gaierror: [Errno -2] Name or service not known", "nameNotResolved"),
+        ("RuntimeError: No CUDA GPUs are available", "noAccelerator"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "noAccelerator"),
         ("KeyError: 'SLURM_PROCID'", "unknownVariable"),
         ("KeyError: 'WORLD_SIZE'", "unknownVariable"),
         ("ValueError: Error initializing: environment variable RANK expected, but not set", "unknownVariable"),

@@ -46,6 +46,9 @@ MARKS = (
         "missingLibrary",
         re.compile(r"ImportError: .*(?:cannot open shared object file|undefined symbol|not found \(req)"),
     ),
+    Mark(
+        "noAccelerator", re.compile(r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver")
+    ),
     Mark("syntaxError", re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")),
     Mark("missingFile", re.compile(r"^FileNotFoundError: ")),
 )

@@ -50,6 +50,9 @@ KNOWN_CAUSES = {
         "each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; with framework none, a worker has"
         " TRAINYARD_REPLICA_INDEX and TRAINYARD_REPLICAS"
     ),
+    "noAccelerator": KnownCause(
+        "request a GPU in resources.limits of the main container, and use an image with CUDA", permanent=False
+    ),
     "nameNotResolved": KnownCause(
         "workers find each other by cluster DNS: leave dnsPolicy out, and let network policies allow DNS",
         permanent=False,
@@ -61,8 +64,7 @@ KNOWN_CAUSES = {
 def count_repeat(status: TrainingJobStatus, cause: Cause, now: datetime) -> RepeatedFailure | None:
     """Return the failures in a row by this exception, this one included; None where a restart may help."""
     end, pod = _permanent_exit(cause), cause.pod
-    ran = now - status.running_time if status.running_time else timedelta()
-    if end is None or pod is None or cause.step is not None or ran >= MAX_START:
+    if end is None or pod is None or _may_have_made_steps(status, cause, now):
         return None
     before = status.internal.restart_budget.repeated
     if before is None or (before.exception, before.location) != _identity(end):
@@ -73,6 +75,16 @@ def count_repeat(status: TrainingJobStatus, cause: Cause, now: datetime) -> Repe
     pods = dict.fromkeys([*before.pods, pod.uid])
     nodes = dict.fromkeys([*before.nodes, *([pod.node] if pod.node else [])])
     return before.evolve(pods=[*pods][:LISTED], nodes=[*nodes][:LISTED])
+
+
+def kept_repeat(status: TrainingJobStatus, cause: Cause, now: datetime) -> RepeatedFailure | None:
+    """Return the stored failures after an end that is not counted: they go on where that attempt made no step."""
+    return None if _may_have_made_steps(status, cause, now) else status.internal.restart_budget.repeated
+
+
+def _may_have_made_steps(status: TrainingJobStatus, cause: Cause, now: datetime) -> bool:
+    ran = now - status.running_time if status.running_time else timedelta()
+    return cause.step is not None or ran >= MAX_START
 
 
 def is_repeated(status: TrainingJobStatus, cause: Cause) -> bool:

@@ -8,7 +8,7 @@ from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import Recovery
 from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJobStatus
-from trainyard.domain.recovery.repeated_failures import count_repeat
+from trainyard.domain.recovery.repeated_failures import count_repeat, kept_repeat
 from trainyard.domain.recovery.root_cause import Cause, describe_culprit
 from trainyard.domain.state.observe import MESSAGE_LIMIT
 from trainyard.domain.state.rank_layout import processes
@@ -49,6 +49,7 @@ def count_end(job: JobView, cause: Cause, now: datetime) -> CountedEnd:
     recovery, before = job.spec.recovery, job.status.restarts
     budget = _with_progress(job.status, cause, now)
     if not cause.counted:
+        budget = budget.evolve(repeated=kept_repeat(job.status, cause, now))
         restarts = before.evolve(disruptions=increment(before.disruptions))
         return CountedEnd(restarts, budget, _used(restarts, budget, recovery, now), None)
     budget = _with_failure(before, budget, failures_at_step(job.status, cause), recovery, cause, now)

@@ -96,6 +96,7 @@ def test_fix_is_in_the_first_message() -> None:
         pytest.param([{**BUG, "step": step} for step in (1, 2, 3, 4)], id="steps"),
         pytest.param([{**BUG, "cause": ""}] * 4, id="from outside"),
         pytest.param([{**BUG, "cause": "nameNotResolved"}] * 4, id="DNS may come back"),
+        pytest.param([{**BUG, "cause": "noAccelerator"}] * 4, id="a GPU may come back"),
         pytest.param([{**BUG, "cause": "of a newer agent"}] * 4, id="unknown cause"),
         pytest.param([{**BUG, "peer_lost": True}] * 4, id="a lost peer"),
     ],
@@ -106,6 +107,17 @@ def test_job_goes_on_where_a_restart_may_help(failures: list[dict[str, Any]]) ->
 
 def test_attempts_that_ran_for_long_may_have_made_steps() -> None:
     assert run(ONE, *[BUG] * 4, ran=timedelta(minutes=11).total_seconds()).status.attempt == 5
+
+
+SAVED = {"exit_code": 90, "kind": Kind.SAVED}
+
+
+def test_uncounted_end_between_them_is_no_proof_of_progress() -> None:
+    assert run(ONE, BUG, SAVED, BUG, BUG, nodes="ab").status.phase is Phase.FAILED
+    stepped = run(ONE, BUG, {**SAVED, "step": 7}, BUG, nodes="ab")
+    repeated = stepped.status.internal.restart_budget.repeated
+    assert repeated is not None
+    assert repeated.failures == 1
 
 
 def test_rule_of_the_user_wins() -> None:
