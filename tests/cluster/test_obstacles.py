@@ -8,7 +8,6 @@ import pytest
 from dev.demo.commands import Cluster
 from tests.cluster.kube import Json, Kube, job, main_container
 
-NO_CAPABILITIES = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 USER = {"runAsNonRoot": True, "runAsUser": 1000}
 TRAINS = """
 import os, sys, time
@@ -65,7 +64,6 @@ JOBS = [
     success_without_pod(),
     direct("no-command", "train-model", "--epochs", "1"),
     with_image_command("no-argument"),
-    direct("no-folder", "python3", "-c", "pass", workingDir="/root/none", securityContext=NO_CAPABILITIES),
     direct("file-as-folder", "python3", "-c", "pass", workingDir="/etc/hostname"),
     with_unknown_format(direct("wrong-format", "/job/train")),
     direct("no-x-bit", "/etc/hostname"),
@@ -102,7 +100,6 @@ def test_success_outlives_its_pod(jobs: Kube) -> None:
     [
         ("no-command", ["train-model", "correct command"]),
         ("no-argument", ["train-model", "correct command"]),
-        ("no-folder", ["/root/none", "correct workingDir"]),
         ("file-as-folder", ["/etc/hostname", "correct workingDir"]),
         ("wrong-format", ["/job/train", "architecture"]),
         ("no-x-bit", ["/etc/hostname", "chmod +x"]),

@@ -26,7 +26,7 @@ class StartError:
 
 START_ERRORS = (
     StartError(
-        re.compile(r"chdir to cwd|set working directory|chdir to `"),
+        re.compile(r"chdir to cwd|set working directory|chdir to `|container init: mkdir [^:]+: "),
         "correct workingDir, or let the container's user enter that directory",
     ),
     StartError(

@@ -22,6 +22,7 @@ NEVER = [
     pytest.param(
         RUNC + 'chdir to cwd ("/root/none") set in config.json failed: permission denied', "workingDir", id="workingDir"
     ),
+    pytest.param(RUNC + "mkdir /etc/hostname: not a directory", "workingDir", id="workingDir is a file"),
     pytest.param(RUNC + "exec /usr/bin/train: exec format error", "architecture", id="architecture"),
     pytest.param(RUNC + "exec /bin/sh: argument list too long", "ConfigMap", id="arguments"),
 ]
