@@ -84,7 +84,7 @@ class Namespace:
         """Write a warning about a pod as the kubelet does, in the older API."""
         metadata = self.plane.call("GET", self._pods(pod))["metadata"]
         about = {"kind": "Pod", "namespace": self.name, "name": pod, "uid": metadata["uid"]}
-        event = {"metadata": {"generateName": f"{pod}."}, "involvedObject": about, "type": "Warning"}
+        event: Json = {"metadata": {"generateName": f"{pod}."}, "involvedObject": about, "type": "Warning"}
         event |= {"reason": reason, "message": note, "count": 1, "source": {"component": "kubelet"}}
         times = {"firstTimestamp": ENDED, "lastTimestamp": ENDED}
         self.plane.call("POST", f"/api/v1/namespaces/{self.name}/events", {**event, **times})

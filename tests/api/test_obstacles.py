@@ -36,7 +36,7 @@ def running(plane: Plane, lab: Namespace, granted: None) -> Iterator[Namespace]:
         lab.remove(name)
 
 
-def test_webhook_that_is_down_is_named_until_it_goes(plane: Plane, running: Namespace) -> None:
+def test_webhook_that_is_down_is_named(plane: Plane, running: Namespace) -> None:
     plane.call("POST", HOOKS, DOWN)
     try:
         running.submit("held")

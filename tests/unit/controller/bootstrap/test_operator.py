@@ -166,7 +166,7 @@ async def test_failing_webhook_is_named_until_it_is_gone(
     monkeypatch.setattr(pod_rejections, "RETRY_AFTER", 0.2)
     message = (
         'Internal error occurred: failed calling webhook "pods.example.com": failed to call webhook: Post '
-        '"https://nobody.b04.svc:443/validate?timeout=2s": service "nobody" not found'
+        '"https://policy.lab.svc:443/validate?timeout=2s": service "policy" not found'
     )
     api.fault(method="POST", path=path, status=500, reason="InternalError", message=message, times=6)
     async with operator(api):

@@ -100,8 +100,8 @@ async def test_missing_volume_is_in_condition_and_event(api: FakeApi, monkeypatc
         lab.bind("job-worker-0-1")
         lab.bind("job-worker-1-1")
         await until(lambda: lab.condition("Running").get("reason") == "VolumeMountFailed")
-        told = f"pod job-worker-0-1: FailedMount: {MISSING}"
-        assert lab.condition("Running")["message"] == told
-        await until(lambda: told in [event["note"] for event in api.cluster.objects(EVENTS, LAB)])
+        expected = f"pod job-worker-0-1: FailedMount: {MISSING}"
+        assert lab.condition("Running")["message"] == expected
+        await until(lambda: expected in [event["note"] for event in api.cluster.objects(EVENTS, LAB)])
         lab.runs("job-worker-0-1", "job-worker-1-1")
         await lab.until_phase("Running")

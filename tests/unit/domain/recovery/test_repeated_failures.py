@@ -61,7 +61,7 @@ THREE = Scene(job(3).spec.evolve(template=SUPERVISED)).running().with_agents()
 
 @pytest.mark.parametrize("failure", [MODULE, BUG], ids=["module", "bug"])
 @pytest.mark.parametrize("group", [ONE, THREE], ids=["one worker", "three workers"])
-def test_third_attempt_in_a_new_pod_ends_the_job(group: Scene, failure: dict[str, Any]) -> None:
+def test_third_attempt_ends_the_job(group: Scene, failure: dict[str, Any]) -> None:
     twice = run(group, failure, failure, nodes="aab")
     assert twice.status.attempt == 3
     assert twice.status.created_in_attempt(0) == 3, "the second failure gets a new pod"
@@ -105,14 +105,14 @@ def test_job_goes_on_where_a_restart_may_help(failures: list[dict[str, Any]]) ->
     assert run(ONE, *failures).status.attempt == 5
 
 
-def test_attempts_that_ran_for_long_may_have_made_steps() -> None:
+def test_long_attempts_may_have_made_steps() -> None:
     assert run(ONE, *[BUG] * 4, ran=timedelta(minutes=11).total_seconds()).status.attempt == 5
 
 
 SAVED = {"exit_code": 90, "kind": Kind.SAVED}
 
 
-def test_uncounted_end_between_them_is_no_proof_of_progress() -> None:
+def test_uncounted_end_between_them_is_no_progress() -> None:
     assert run(ONE, BUG, SAVED, BUG, BUG, nodes="ab").status.phase is Phase.FAILED
     stepped = run(ONE, BUG, {**SAVED, "step": 7}, BUG, nodes="ab")
     repeated = stepped.status.internal.restart_budget.repeated
@@ -132,7 +132,7 @@ def test_new_pods_from_the_start_are_proof_too() -> None:
     assert run(scene, *[BUG] * 9, nodes="abc").status.phase is Phase.FAILED
 
 
-def test_change_of_the_job_starts_anew() -> None:
+def test_change_of_the_job_resets_the_row() -> None:
     twice = run(ONE, BUG, BUG)
     again = replace(twice, status=stored(plan(twice.with_spec(lifecycle={"suspend": True}).snapshot, NOW).status))
     assert again.status.internal.restart_budget.repeated is None

@@ -32,11 +32,11 @@ def test_running_init_container_is_named() -> None:
 def test_slow_init_container_is_reported_once() -> None:
     scene = loading(300)
     decided = plan(scene.snapshot, NOW)
-    told = (
+    expected = (
         "pod train-worker-0-1: InitContainerRunning: init container istio-init has run since 11:55:00 UTC; "
         "the others wait for it"
     )
-    assert [(event.reason, event.note) for event in decided.events] == [("InitContainerSlow", told)]
+    assert [(event.reason, event.note) for event in decided.events] == [("InitContainerSlow", expected)]
     again = scene.with_status(conditions=decided.status.conditions)
     assert list(plan(again.snapshot, NOW + timedelta(minutes=5)).events) == []
 
