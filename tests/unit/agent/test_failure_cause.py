@@ -32,6 +32,8 @@ def cause(output: str, code: int = 1) -> str:
         ("OSError: [Errno 30] Read-only file system: '/tmp/cache'", "noTemporaryFolder"),
         ("PermissionError: [Errno 13] Permission denied: '/.cache'", "noHome"),
         ("OSError: [Errno 30] Read-only file system: '/root/.triton'", "noHome"),
+        ("OSError: [Errno 30] Read-only file system: 'checkpoints'", "readOnlyFolder"),
+        ("Exception: no such model: gpt-9", "program"),
         ("KeyError: 'getpwuid(): uid not found: 1234'", "noUserName"),
         ("OSError: No username set in the environment", "noUserName"),
         ("OSError: [Errno 98] Address already in use", "portInUse"),

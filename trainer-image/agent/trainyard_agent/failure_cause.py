@@ -27,6 +27,7 @@ MARKS = (
     Mark("noUserName", re.compile(r"getpwuid\(\): uid not found|No username set in the environment")),
     Mark("noTemporaryFolder", re.compile(rf"No usable temporary directory found|{DENIED}/(?:var/)?tmp(?:/|')")),
     Mark("noHome", re.compile(rf"{DENIED}/(?:root|nonexistent|\.\w+|home/\w+/\.\w+)(?:/|')")),
+    Mark("readOnlyFolder", re.compile(r"\[Errno 30\] ")),
     Mark("portInUse", re.compile(r"[Aa]ddress already in use|EADDRINUSE")),
     Mark(
         "nameNotResolved",
@@ -54,7 +55,8 @@ MARKS = (
 )
 """The first that applies decides."""
 PROGRAM_EXCEPTIONS = frozenset(
-    {"ArithmeticError", "AssertionError", "AttributeError", "FloatingPointError", "ImportError", "IndentationError"}
+    {"ArithmeticError", "AssertionError", "AttributeError", "Exception", "FloatingPointError", "ImportError"}
+    | {"IndentationError"}
     | {"IndexError", "IsADirectoryError", "KeyError", "LookupError", "ModuleNotFoundError", "NameError"}
     | {"NotADirectoryError", "NotImplementedError", "OverflowError", "RecursionError", "RuntimeError", "SyntaxError"}
     | {"TabError", "TypeError", "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError", "ValueError"}
@@ -62,7 +64,7 @@ PROGRAM_EXCEPTIONS = frozenset(
 )
 """Python's exceptions that do not come from a disk, a network, a device or a lack of memory. Libraries name those that do in many ways."""
 EXCEPTION = re.compile(
-    r"^([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Fault|Failure))(?::|$)", re.MULTILINE
+    r"^((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Exit|Timeout|Fault|Failure))(?::|$)", re.MULTILINE
 )
 OUTSIDE = re.compile(
     r"CUDA|cuda|NCCL|nccl|cuDNN|CUDNN|CUBLAS|\bHIP\b|ROCm|\bXLA|\bECC\b|out of memory|allocate memory|[Cc]onnect|[Tt]im(?:ed? ?|e-)out"

@@ -42,6 +42,7 @@ KNOWN_CAUSES = {
     "missingFile": KnownCause("correct the path, or mount the volume that holds the file", by_node=True),
     "noTemporaryFolder": KnownCause("mount an emptyDir at /tmp, or set TMPDIR to a folder that the user may write"),
     "noHome": KnownCause("set HOME to a folder that the user may write, for example an emptyDir"),
+    "readOnlyFolder": KnownCause("mount a volume or an emptyDir at that path, or write elsewhere", permanent=False),
     "noUserName": KnownCause("set the variables USER and HOME: the image has no name for the user of the container"),
     "portInUse": KnownCause(
         "use another port; a program that starts its ranks itself needs processesPerReplica: 1", by_node=True
