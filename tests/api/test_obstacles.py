@@ -1,4 +1,4 @@
-"""What keeps a job from starting or training on, on a real API server: a webhook that is down, a quota, a deleted pod."""
+"""What keeps a job from starting or training on, on a real API server: a webhook, a quota, a deleted pod, a namesake."""
 
 from collections.abc import Iterator
 
@@ -82,3 +82,12 @@ def test_quota_that_wants_limits_names_the_container(plane: Plane, running: Name
     finally:
         plane.forget(f"{QUOTAS}/team")
     running.until_phase("Running", "held", within=60)
+
+
+def test_job_that_is_applied_again_gets_no_warning(running: Namespace) -> None:
+    running.submit("held")
+    running.until_phase("Running", "held")
+    running.remove("held")
+    running.submit("held")
+    running.until_phase("Running", "held", within=60)
+    assert running.events("NameConflict", "held") == []
