@@ -20,6 +20,7 @@ from trainyard.domain.recovery.adoption import lost_attempt
 from trainyard.domain.recovery.agent_injection import without_agent
 from trainyard.domain.recovery.restart_scope import can_join
 from trainyard.domain.recovery.root_cause import Cause, find_cause, root_cause_wait_left
+from trainyard.domain.recovery.start_errors import never_starts
 from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import resize
@@ -142,7 +143,8 @@ def _decide(snapshot: Snapshot, deadlines: Deadlines, now: datetime) -> Step | N
         )
         return Outcome(requeue_after=whole_seconds(wait)) if wait else _on_failure(cause, snapshot, now)
     return (
-        released_nodes(snapshot.job, snapshot.current, now)
+        never_starts(snapshot.job, snapshot.current)
+        or released_nodes(snapshot.job, snapshot.current, now)
         or resize.fit_to_capacity(snapshot, now)
         or deadlines.startup
     )

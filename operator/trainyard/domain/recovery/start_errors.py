@@ -5,12 +5,18 @@ those of a device's driver, may belong to one node: they are retried.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainyard.api.reasons import Reason
+from trainyard.domain.decisions import Fail
+from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.domain.state.termination import Exit
 
 START_REASONS = frozenset({"StartError", "ContainerCannotRun"})
 """The reasons of a node for a container whose first program could not be started."""
+CREATE_REASONS = frozenset({"CreateContainerError", "RunContainerError"})
+"""The reasons for which a container waits that its node fails to create."""
 LAST_WORDS = re.compile(r"(?:exec [^:\n]+|[\w./]+:\d+: exec user process caused(?: \"?)?): [^\n]+")
 """What runc writes into the log where the kernel refuses the program after the container was started: that is the whole log."""
 
@@ -59,4 +65,25 @@ def start_fix(end: Exit) -> str:
     refused = end.code != 0 and LAST_WORDS.fullmatch(end.message.strip()) is not None
     if end.kind is not None or not (refused or end.reason in START_REASONS):
         return ""
-    return next((error.fix for error in START_ERRORS if error.words.search(end.message)), "")
+    return _fix(end.message)
+
+
+def never_starts(job: JobView, pods: Sequence[PodView]) -> Fail | None:
+    """Return the failure of a job with a container that its node tries to create again and again, in vain: CRI-O reports it so."""
+    reasons = {reason for rule in job.spec.recovery.rules for reason in rule.reasons or ()}
+    for pod in pods:
+        issue = pod.issue
+        if (
+            issue is None
+            or pod.running
+            or issue.reason not in CREATE_REASONS - reasons
+            or not (fix := _fix(issue.message))
+        ):
+            continue
+        message = f"pod {pod.name} on {pod.node}: {issue.reason}: {issue.message}; no restart can fix this: {fix}"
+        return Fail(Reason.NON_RETRYABLE, message)
+    return None
+
+
+def _fix(message: str) -> str:
+    return next((error.fix for error in START_ERRORS if error.words.search(message)), "")

@@ -76,3 +76,28 @@ def test_rule_of_the_user_wins() -> None:
     message = RUNC + 'exec: "train-model": executable file not found in $PATH'
     ended = job(1, recovery=rules).running().failed(0, exit_code=128, reason="StartError", message=message)
     assert plan(ended.snapshot, NOW).status.attempt == 2
+
+
+CRIO = "container create failed: executable file `train-model` not found in $PATH: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "phase"),
+    [
+        ("CreateContainerError", CRIO, Phase.FAILED),
+        ("RunContainerError", RUNC + 'exec: "/job/train.sh": permission denied', Phase.FAILED),
+        ("CreateContainerError", "context deadline exceeded", Phase.PENDING),
+        ("CreateContainerConfigError", 'configmap "a" not found', Phase.PENDING),
+        ("ErrImagePull", "chdir to cwd", Phase.PENDING),
+    ],
+)
+def test_container_that_its_node_creates_in_vain(reason: str, message: str, phase: Phase) -> None:
+    waiting = job(2).created().waiting(1, reason, message).pod(1, node="node1")
+    status = plan(waiting.snapshot, NOW).status
+    assert status.phase is phase
+    failed = status.condition(C.FAILED)
+    if failed is not None:
+        assert failed.reason == Reason.NON_RETRYABLE
+        assert failed.message.startswith(
+            f"pod train-worker-1-1 on node1: {reason}: {message}; no restart can fix this: "
+        )
