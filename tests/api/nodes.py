@@ -76,6 +76,19 @@ class Namespace:
 
     # Nodes
 
+    def bind(self, pod: str) -> None:
+        binding = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": "node1"}}
+        self.plane.call("POST", f"{self._pods(pod)}/binding", binding)
+
+    def report_event(self, pod: str, reason: str, note: str) -> None:
+        """Write a warning about a pod as the kubelet does, in the older API."""
+        metadata = self.plane.call("GET", self._pods(pod))["metadata"]
+        about = {"kind": "Pod", "namespace": self.name, "name": pod, "uid": metadata["uid"]}
+        event: Json = {"metadata": {"generateName": f"{pod}."}, "involvedObject": about, "type": "Warning"}
+        event |= {"reason": reason, "message": note, "count": 1, "source": {"component": "kubelet"}}
+        times = {"firstTimestamp": ENDED, "lastTimestamp": ENDED}
+        self.plane.call("POST", f"/api/v1/namespaces/{self.name}/events", {**event, **times})
+
     def ends(self, pod: str, code: int) -> None:
         end = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": ENDED}
         self._report(pod, "Failed" if code else "Succeeded", {"terminated": end}, ready="False")
@@ -95,8 +108,7 @@ class Namespace:
             self.plane.call("DELETE", f"{self._pods(name)}?gracePeriodSeconds=0")
         elif self.runs and pod["status"].get("phase") == "Pending":
             if not pod["spec"].get("nodeName"):
-                binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "node1"}}
-                self.plane.call("POST", f"{self._pods(name)}/binding", binding)
+                self.bind(name)
             self._report(name, "Running", {"running": {}}, ready="True")
 
     def _report(self, pod: str, phase: str, state: Json, *, ready: str) -> None:

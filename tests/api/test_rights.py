@@ -186,6 +186,27 @@ def writing_events(stage: Stage) -> None:
     until(lambda: stage.lab.events("WorkerFailed", stage.job), 20, "an event")
 
 
+def reading_events(stage: Stage) -> None:
+    """Of a pod that waits for a volume: without them, the condition still names the pod."""
+    stage.lab.runs = False
+    try:
+        op = stage.start_ready()
+        stage.lab.submit(stage.job, replicas=1)
+        pod = f"{stage.job}-worker-0-1"
+        until(lambda: pod in stage.lab.pods(stage.job), 20, "the pod")
+        stage.lab.bind(pod)
+        note = 'MountVolume.SetUp failed for volume "conf" : configmap "conf" not found'
+        stage.lab.report_event(pod, "FailedMount", note)
+        until(lambda: stage.counted(op), 40, "the metric")
+        assert f"see the events of pod {pod}" in stage.lab.condition("Running", stage.job)["message"]
+        stage.heal()
+        until(lambda: note in stage.lab.condition("Running", stage.job)["message"], 90, "the volume to be named")
+        assert any(note in event for event in stage.lab.events("VolumeMountFailed", stage.job))
+    finally:
+        stage.lab.runs = True
+    stage.lab.until_phase("Running", stage.job)
+
+
 def repeating_events(stage: Stage) -> None:
     """The one event that comes again and again is that of a status that cannot be written, also after a restart."""
     stage.deny(stage.right, ("trainyard.dev", "trainingjobs/status", "update"))
@@ -242,6 +263,7 @@ PLAYS: dict[Right, Callable[[Stage], None]] = {
     ("trainyard.dev", "trainingjobs/status", "update"): writing_the_status,
     ("trainyard.dev", "trainingjobs", "get"): reading_again,
     ("events.k8s.io", "events", "create"): writing_events,
+    ("events.k8s.io", "events", "list"): reading_events,
     ("events.k8s.io", "events", "get"): repeating_events,
     ("events.k8s.io", "events", "patch"): repeating_events,
     **{("", what, verb): watching for what in ("pods", "services") for verb in ("list", "watch")},

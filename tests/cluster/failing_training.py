@@ -16,7 +16,7 @@ rank, fault = dist.get_rank(), pathlib.Path("/tmp/fault")
 pathlib.Path("/tmp/pid").write_text(str(os.getpid()))
 print(f"attempt {attempt} at port {os.environ['MASTER_PORT']} as one of {dist.get_world_size()}", flush=True)
 if os.environ.get("FAIL_UNTIL") and attempt < int(os.environ["FAIL_UNTIL"]) and rank == 1:
-    raise RuntimeError(f"boom in attempt {attempt}")
+    raise ConnectionError(f"boom in attempt {attempt}")
 for step in range(1, 100_000):
     dist.all_reduce(torch.ones(1))
     progress(step)

@@ -14,7 +14,7 @@ OPERATOR: Grants = {
     ("trainyard.dev", "trainingjobs/finalizers"): {"update"},
     ("", "pods"): {"get", "list", "watch", "create", "delete"},
     ("", "services"): {"get", "list", "watch", "create"},
-    ("events.k8s.io", "events"): {"get", "create", "patch"},
+    ("events.k8s.io", "events"): {"get", "list", "create", "patch"},
 }
 ELECTION: Grants = {
     ("coordination.k8s.io", "leases/trainyard"): {"get", "update"},

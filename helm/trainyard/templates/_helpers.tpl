@@ -93,10 +93,11 @@ app.kubernetes.io/component: helm-test
   resources: [networkpolicies]
   verbs: [get, create]
 {{- end }}
-# patch: to raise the count of a repeated event. get: to read the count that an earlier process wrote.
+# patch: to raise the count of a repeated event. get: to read the count that an earlier process wrote. list: only the events of a pod
+# that does not start name a volume that cannot be mounted.
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [get, create, patch]
+  verbs: [get, list, create, patch]
 {{- end -}}
 
 {{- define "trainyard.image" -}}

@@ -12,6 +12,21 @@ MAX_REPLACEMENTS = 64
 """Runs of workers that got new pods since the group was created. With more, all workers get new pods."""
 
 
+class RepeatedFailure(Model):
+    """Failures in a row by the same exception at the same place, without a step between them."""
+
+    exception: str = Field(max_length=MAX_REASON_LENGTH)
+    """The type of the exception."""
+    location: str = Field(max_length=MAX_REASON_LENGTH)
+    """The frames in which it was raised."""
+    failures: int = Field(ge=1, le=MAX_JSON_INTEGER)
+    """The failures, the last one included."""
+    pods: list[str] = Field(default=[], max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"})
+    """The UIDs of the pods in which it was raised."""
+    nodes: list[str] = Field(default=[], max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"})
+    """The nodes of these pods."""
+
+
 class RestartBudget(Model):
     """Which failures still count, and whether the job makes progress between them."""
 
@@ -25,6 +40,8 @@ class RestartBudget(Model):
     """Failures in a row at the step of the last failure, if the program reports its steps."""
     out_of_memory: int | None = Field(default=None, ge=0, le=MAX_JSON_INTEGER)
     """Failures in a row, the last one included, that ran out of memory without progress (shared memory included: SIGBUS)."""
+    repeated: RepeatedFailure | None = None
+    """The exception that ended the last attempts before their first step."""
 
 
 class Backoff(Model):
@@ -110,6 +127,26 @@ class CoordinatedStop(Model):
     """The step after which all ranks stop. Not set until the ranks have agreed on it."""
 
 
+class WorkerRange(Model):
+    """A run of workers with consecutive indexes."""
+
+    first: int = Field(ge=0, le=MAX_REPLICAS)
+    """The index of the first worker."""
+    last: int = Field(ge=0, le=MAX_REPLICAS)
+    """The index of the last worker."""
+
+
+class Succeeded(Model):
+    """The workers that have succeeded in an attempt, whether their pods still exist or not."""
+
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    """The attempt. Its success does not count for a later one."""
+    workers: list[WorkerRange] = Field(
+        default=[], max_length=MAX_REPLICAS // 2, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """The workers."""
+
+
 class InternalStatus(Model):
     """State that the operator keeps for itself. It may change with any release: do not read it."""
 
@@ -127,6 +164,8 @@ class InternalStatus(Model):
     """The stop that all ranks make after the same step: a worker leaves, the job is suspended, or its size changes."""
     launched_attempt: int = Field(default=0, ge=0, le=MAX_ATTEMPT)
     """The last attempt whose pods were all created. From then on a missing pod is a disruption."""
+    succeeded: Succeeded | None = None
+    """The workers of the current attempt that have succeeded. Their pods may be deleted without a new attempt."""
     attempt_start_time: Time | None = None
     """The time of the decision to start the current attempt."""
     active_since: Time | None = None

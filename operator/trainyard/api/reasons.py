@@ -18,6 +18,12 @@ class Reason(StrEnum):
     """A node cannot pull the image of a container. The kubelet keeps trying."""
     CONTAINER_CREATE_FAILED = "ContainerCreateFailed"
     """A node cannot create a container, for example because a ConfigMap or Secret is missing."""
+    VOLUME_MOUNT_FAILED = "VolumeMountFailed"
+    """A node cannot mount a volume of a pod: its ConfigMap, Secret, key or PersistentVolumeClaim is missing, or
+    another node has it. The message is that of the pod's event. Create the object; the kubelet keeps trying."""
+    INIT_CONTAINER_SLOW = "InitContainerSlow"
+    """An init container has run for five minutes, and the other containers of its pod wait for it. The message names
+    it. Read its log; it may belong to the template, or to a webhook that adds containers."""
     WORKERS_RUNNING = "WorkersRunning"
     """All workers run."""
     WORKERS_CREATED = "WorkersCreated"
@@ -87,6 +93,9 @@ class Reason(StrEnum):
     """A ResourceQuota of the namespace does not allow the pods. The operator tries again."""
     PODS_FORBIDDEN = "PodsForbidden"
     """The API server rejects the pods because of pod security or a policy. The operator tries again."""
+    WEBHOOK_FAILED = "WebhookFailed"
+    """An admission webhook on pods does not answer, and its `failurePolicy` is Fail. An administrator has to repair
+    the webhook that the message names, or delete its configuration. The operator tries again."""
     NETWORK_POLICY_REJECTED = "NetworkPolicyRejected"
     """The API server rejects the NetworkPolicy for the workers (`networkPolicy.jobs` of the chart). No policy is
     created. An administrator has to fix that value. The operator tries again."""
@@ -104,6 +113,10 @@ class Reason(StrEnum):
     """The template sets an environment variable that describes ranks or the master. The operator keeps it. It may
     not match the real values."""
 
+    CLUSTER_DNS_UNUSED = "ClusterDNSUnused"
+    """`dnsPolicy` of the template does not use the cluster's DNS. So workers cannot find their master by its name.
+    Leave `dnsPolicy` out, or give `dnsConfig` the search domains of Services."""
+
     WORKERS_SUCCEEDED = "WorkersSucceeded"
     """The workers that decide about success (`lifecycle.success`) exited with code 0."""
     RESTARTS_EXHAUSTED = "RestartsExhausted"
@@ -113,8 +126,9 @@ class Reason(StrEnum):
     NO_PROGRESS = "NoProgress"
     """Consecutive attempts failed at the same step, as many as `recovery.noProgressLimit` allows."""
     NON_RETRYABLE = "NonRetryable"
-    """A worker exited in a way that no restart can fix, because of `recovery.rules` or its exit code. Or it ran
-    out of memory twice in a row without progress."""
+    """A worker exited in a way that no restart can fix, because of `recovery.rules` or its exit code. Or its container
+    cannot be started. Or it ran out of memory twice in a row without progress. Or the same exception at the same place
+    ended each attempt before its first step, in a new pod too. The message names the fix."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     """The job was active for longer than `lifecycle.activeDeadlineSeconds`."""
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"

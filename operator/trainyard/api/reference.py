@@ -40,8 +40,10 @@ CODES_FOOT = """
   counted. Once the job avoids 16 nodes, or if `recovery.avoidNodes` is false, it is `Restart`.
 - `Fail`: the job fails at once, with the reason `NonRetryable`.
 
-If memory runs out (`OOMKilled`) twice in a row without progress, the action is `Fail`. The codes 90 and 92 are counted
-if the three previous attempts also ended within a minute and made no progress.
+If memory runs out (`OOMKilled`) twice in a row without progress, the action is `Fail`. So it is if the same exception at
+the same place ends three attempts before a step, one of them in a new pod. A container that can never start (reason
+`StartError`: command, arguments, `workingDir`) fails the job at once. The codes 90 and 92 are counted if the three
+previous attempts also ended within a minute and made no progress.
 
 The rules of the job come first. The first of these rules restarts on exit code 2. The second avoids a node whose network
 fails. The third fails the job when a GPU is broken:

@@ -18,6 +18,7 @@ from trainyard.api.internal_status import (
     Joining,
     Rendezvous,
     RestartBudget,
+    Succeeded,
 )
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
 
@@ -313,6 +314,14 @@ class TrainingJobStatus(Model):
         return self.internal.group is not None and not opened
 
     @property
+    def succeeded_workers(self) -> frozenset[int]:
+        """The workers that have succeeded in the current attempt, as stored."""
+        stored = self.internal.succeeded
+        if stored is None or stored.attempt != self.attempt:
+            return frozenset()
+        return frozenset(index for run in stored.workers for index in range(run.first, run.last + 1))
+
+    @property
     def starting_since(self) -> datetime | None:
         """Since when the current attempt has been starting; None where all its workers have run already."""
         begun = self.internal.attempt_start_time
@@ -378,6 +387,7 @@ class StatusChanges(TypedDict, total=False):
     rendezvous: Rendezvous | None
     coordinated_stop: CoordinatedStop | None
     launched_attempt: int
+    succeeded: Succeeded | None
     attempt_start_time: datetime | None
     active_since: datetime | None
     active_seconds: int

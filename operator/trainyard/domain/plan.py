@@ -20,14 +20,17 @@ from trainyard.domain.recovery.adoption import lost_attempt
 from trainyard.domain.recovery.agent_injection import without_agent
 from trainyard.domain.recovery.restart_scope import can_join
 from trainyard.domain.recovery.root_cause import Cause, find_cause, root_cause_wait_left
+from trainyard.domain.recovery.start_errors import never_starts
 from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import resize
 from trainyard.domain.scaling.group_size import decide_size
 from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.state.stored_success import remember_success
 from trainyard.domain.state.worker_state import State, all_present, state
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report
+from trainyard.domain.status.slow_init import with_slow_init
 from trainyard.domain.stop import pod_removal
 from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 from trainyard.domain.stop.deadlines import Deadlines, check_deadlines
@@ -80,7 +83,7 @@ def ours(job: JobView) -> bool:
 
 
 def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """Return the snapshot with what all later steps rely on: plausible times, the reported progress and the group's size."""
+    """Return the snapshot with what all later steps rely on: plausible times, progress, stored successes, the group's size."""
     status = snapshot.job.status
     changes = clamp_future_timestamps(status, now)
     if snapshot.reports:
@@ -94,6 +97,7 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
         changes = {**changes, **reported}
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
+    snapshot = with_slow_init(remember_success(snapshot), now)
     snapshot = replace(snapshot, joinable=can_join(snapshot))
     return replace(snapshot, decided_size=decide_size(snapshot, now))
 
@@ -139,7 +143,8 @@ def _decide(snapshot: Snapshot, deadlines: Deadlines, now: datetime) -> Step | N
         )
         return Outcome(requeue_after=whole_seconds(wait)) if wait else _on_failure(cause, snapshot, now)
     return (
-        released_nodes(snapshot.job, snapshot.current, now)
+        never_starts(snapshot.job, snapshot.current)
+        or released_nodes(snapshot.job, snapshot.current, now)
         or resize.fit_to_capacity(snapshot, now)
         or deadlines.startup
     )

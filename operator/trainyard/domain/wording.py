@@ -14,6 +14,7 @@ NEWS_OF_NOTHING = "ChildFailedError"
 """The exception of torchrun itself: it reports that a rank failed, not why."""
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
 """A frame of a Python traceback."""
+NUMBER = re.compile(r"\d+")
 BEGIN = "Traceback (most recent call last)"
 FRAMES, TRACED = 3, 4096
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
@@ -28,6 +29,11 @@ def counted(number: int, thing: str) -> str:
 def without_last_clause(sentence: str) -> str:
     """Return the sentence up to its last semicolon; all of it where there is none."""
     return sentence.rpartition("; ")[0] or sentence
+
+
+def same_obstacle(obstacle: str, message: str) -> bool:
+    """Return whether a stored message names this obstacle. Numbers may differ: counts, amounts, the index in a pod's name."""
+    return NUMBER.sub("0", obstacle) in NUMBER.sub("0", message)
 
 
 def raised_at(message: str) -> str:

@@ -9,6 +9,7 @@ from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling.scale_up import scale_up
+from trainyard.domain.state.cluster_dns import dns_problem
 from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.state.worker_state import has_stopped
@@ -89,13 +90,15 @@ def _create_workers(snapshot: Snapshot) -> list[Action]:
 
 
 def _created_event(snapshot: Snapshot) -> list[Event]:
-    """Return the event that all pods of the attempt exist; none where they were not created for it."""
+    """Return the event that all pods of the attempt exist, and what may keep them apart; none where they were not created for it."""
     status = snapshot.job.status
     made = [p for p in snapshot.current if p.attempt == status.attempt]
     if not made or not _to_create(snapshot):
         return []
     note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
-    return [Event("Normal", Reason.WORKERS_CREATED, note)]
+    problem = dns_problem(snapshot.job.spec, snapshot.size.desired)
+    warnings = [Event("Warning", Reason.CLUSTER_DNS_UNUSED, problem)] if problem else []
+    return [Event("Normal", Reason.WORKERS_CREATED, note), *warnings]
 
 
 def _open_rendezvous(snapshot: Snapshot) -> Rendezvous | None:

@@ -86,6 +86,11 @@ class ApiError(Exception):
         return self.status == 403 and "exceeded quota" in self.message
 
     @property
+    def webhook_failed(self) -> bool:
+        """An admission webhook of somebody else does not answer. The API has no reason for this, only a message."""
+        return self.status == 500 and "failed calling webhook" in self.message
+
+    @property
     def namespace_terminating(self) -> bool:
         """The namespace is terminating: the API server rejects new objects in it."""
         return "NamespaceTerminating" in self.causes or (

@@ -163,7 +163,9 @@ def test_line_fits_with_all_fields() -> None:
 
 def test_log_line_gives_the_facts() -> None:
     data, _ = failure(3, 1, ONE, UNKNOWN, UNKNOWN, 7)
-    expected = 'kind=failed rank=3 exitCode=1 step=7 exception="ValueError: one" location="a.py:1 in <module>"'
+    expected = (
+        'kind=failed rank=3 exitCode=1 step=7 exception="ValueError: one" location="a.py:1 in <module>" cause=program'
+    )
     assert summary(data) == expected
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Optional
 
 from trainyard_agent import tracebacks
 from trainyard_agent.exit_cause import hardware_error, is_peer_loss
+from trainyard_agent.failure_cause import failure_cause
 from trainyard_agent.memory import Memory
 
 VERSION = 1
@@ -82,6 +83,8 @@ class Termination(NamedTuple):
     """Of a hang: why the rank cannot say where it is : `stopped` or `uninterruptible`."""
     outlier: bool = False
     """Of a hang: whether all other ranks of this worker are at one other place."""
+    cause: str = ""
+    """What the exception comes from, by `failure_cause`; empty where it may come from outside of the program and its image."""
 
 
 def failure(
@@ -100,6 +103,7 @@ def failure(
     """
     exception, traceback = tracebacks.of_exit(code, output)
     text = traceback or output.strip()
+    lost, broken = is_peer_loss(code, output), hardware_error(text)
     kills = max(0, (after.oom_kills or 0) - (before.oom_kills or 0)) if after.oom_kills is not None else 0
     data = Termination(
         Kind.FAILED,
@@ -109,8 +113,9 @@ def failure(
         step=step,
         exception=exception,
         location=tracebacks.location(traceback),
-        peer_lost=is_peer_loss(code, output),
-        hardware_error=hardware_error(text),
+        cause="" if lost or broken or kills else failure_cause(exception, traceback, output),
+        peer_lost=lost,
+        hardware_error=broken,
         oom_kills=kills,
         oom_age_seconds=round(oom_age) if kills else None,
         memory_peak_bytes=after.peak if kills else None,
@@ -181,6 +186,7 @@ def _fields(data: Termination, exception: str, location: str) -> dict[str, objec
         "step": data.step,
         "exception": exception or None,
         "location": location or None,
+        "cause": data.cause or None,
         "peerLost": data.peer_lost or None,
         "hardwareError": data.hardware_error or None,
         "oomKills": data.oom_kills or None,

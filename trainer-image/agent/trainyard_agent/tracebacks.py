@@ -32,6 +32,11 @@ CRASHES = frozenset({Signals.SIGABRT, Signals.SIGSEGV, Signals.SIGBUS, Signals.S
 LINES_AFTER_CRASH = 8
 """Lines that a program which crashes at exit prints after its traceback, at most."""
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
+SYNTAX = re.compile(
+    r'^ *File "([^"\n]+)", line (\d{1,9})\n(?:[^\n]*\n){0,3}?((?:SyntaxError|IndentationError|TabError): [^\n]*)',
+    re.MULTILINE,
+)
+"""What Python prints for a script that it cannot compile: there is no frame yet, and no traceback."""
 FRAMES = 3
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
 """In the path of a file that is not the user's."""
@@ -134,6 +139,8 @@ def of_exit(code: int, output: str) -> tuple[str, str]:
         kind, what = thrown[-1].groups("")
         return f"{kind}: {what}".removesuffix(": "), output[thrown[-1].start() :].strip()
     found = last(output)
+    if found is None and killed_by is None and (refused := [*SYNTAX.finditer(output)]):
+        return refused[-1][3], refused[-1].group().strip("\n")
     # A process that a signal killed may have logged an exception long before.
     if found is None or (killed_by and (killed_by not in CRASHES or found.after > LINES_AFTER_CRASH)):
         return "", ""
@@ -145,6 +152,8 @@ def location(traceback: str) -> str:
 
     Of a chain of exceptions the last counts. Of a library's frames only the innermost is named: users change their own code.
     """
+    if BEGIN not in traceback and (refused := SYNTAX.search(traceback)):
+        return f"{refused[1].rpartition('/')[2]}:{refused[2]}"
     frames = [*reversed(FRAME.findall(traceback[max(0, traceback.rfind(BEGIN)) :]))]
     own = [frame for frame in frames if not LIBRARY.search(frame[0])] or frames
     shown = own if own[:1] == frames[:1] else [frames[0], *own]

@@ -23,6 +23,7 @@ from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.coordination import coordinator_endpoint, create_coordinator, serving
 from trainyard.controller.reconcile.executor import Executor
+from trainyard.controller.reconcile.pod_events import PodEvents
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.controller.reconcile.status_pace import StatusPace
@@ -124,6 +125,7 @@ class Operator:
             now=session.clock.whole_second,
             progress_store=coordinator.progress_store if coordinator else None,
             agent_registry=coordinator.agent_registry if coordinator else None,
+            pod_events=PodEvents(session, time.monotonic),
         )
         loop = ReconcileLoop(
             queue,

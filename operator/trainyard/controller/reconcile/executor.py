@@ -8,6 +8,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, assert_never
 
+from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
@@ -16,6 +17,7 @@ from trainyard.domain.actions import Action, CreateService, CreateWorker, Delete
 from trainyard.domain.state.observe import owner_uid
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status.pod_rejections import Refusal
+from trainyard.domain.status.quota_messages import in_words_of_template
 from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
@@ -36,11 +38,11 @@ times as long as with a plain client, with 100 it takes 1.1 times. Their share o
 
 @dataclass(frozen=True, slots=True)
 class NameConflictError(Exception):
-    """An object with the requested name has another owner, perhaps a deleted job of the same name whose pods still
-    terminate.
-    """
+    """An object with the requested name has another owner."""
 
     what: str
+    of_predecessor: bool
+    """Whether that is a deleted TrainingJob of the same name, whose objects are being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,7 @@ class Executor:
             try:
                 outcomes = await slow_start(calls, limit=MAX_PARALLEL_REQUESTS)
             except NameConflictError as error:
-                taken = f"{error.what} exists and does not belong to this TrainingJob"
-                return ExecutionResult(Refusal(Reason.NAME_CONFLICT, taken), changed)
+                return ExecutionResult(_name_taken(error), changed)
             except InvalidTemplateError as error:
                 return ExecutionResult(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
             changed |= any(isinstance(o, Done) and o.value for o in outcomes)
@@ -194,9 +195,9 @@ class Executor:
             if not error.already_exists:
                 raise
             # Our own from an earlier reconcile whose response was lost, or an object of another owner.
-            found = await self._get_owned(job, resource, name)
-            if found is None:
-                raise NameConflictError(f"{resource.kind} {name}") from error
+            found = await self.writer.get(resource, job.namespace, name)
+            if found is None or owner_uid(found) != job.uid:
+                raise NameConflictError(f"{resource.kind} {name}", _is_predecessors(found, job)) from error
             return found, False
         _LOG.debug(f"created an object kind={resource.kind} name={name}")
         return made, True
@@ -235,15 +236,35 @@ def _build_worker_pod(
         raise InvalidTemplateError(f"{type(error).__name__}: {error}") from error
 
 
+def _is_predecessors(found: Mapping[str, Any] | None, job: JobView) -> bool:
+    """Return whether a deleted TrainingJob of the same name owns the object, or whether it is gone by now."""
+    owners = found["metadata"].get("ownerReferences") or () if found is not None else None
+    return owners is None or any(owner["kind"] == KIND and owner["name"] == job.name for owner in owners)
+
+
+def _name_taken(error: NameConflictError) -> Refusal:
+    if error.of_predecessor:
+        deleted = f"waiting for {error.what} of the deleted TrainingJob of the same name to be deleted"
+        return Refusal(Reason.NAME_CONFLICT, deleted, expected=True)
+    return Refusal(Reason.NAME_CONFLICT, f"{error.what} exists and does not belong to this TrainingJob")
+
+
 def permission_denied_message(error: ApiError) -> str:
     """Describe the missing permission and its remedy. The server's message names verb, resource and namespace."""
     return f"the operator's service account lacks a permission; grant it to continue: {error.message}"
+
+
+def webhook_failed_message(error: ApiError) -> str:
+    """Describe the webhook that fails, and its remedy. The server's message names it."""
+    return f"an admission webhook fails; an administrator must repair it, or delete its configuration: {error.message}"
 
 
 def _to_rejection(error: ApiError, kind: Resource | None) -> Refusal:
     """Translate a failed creation or deletion into a rejection of the job's pods. Raises `error` if a retry may
     succeed.
     """
+    if error.webhook_failed:
+        return Refusal(Reason.WEBHOOK_FAILED, webhook_failed_message(error))
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
     if error.permission_denied:
@@ -260,4 +281,4 @@ def _to_rejection(error: ApiError, kind: Resource | None) -> Refusal:
     by_policy = error.message.startswith("admission webhook") or " is forbidden: " in error.message
     if kind == PODS and error.status in {400, 422} and not by_policy:
         return Refusal(Reason.INVALID_TEMPLATE, error.message)
-    return Refusal(Reason.PODS_FORBIDDEN, error.message)
+    return Refusal(Reason.PODS_FORBIDDEN, in_words_of_template(error.message))

@@ -12,7 +12,13 @@ from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.controller.bootstrap.logs import set_log_context
 from trainyard.controller.metrics.collector import JobMetrics
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.controller.reconcile.executor import ExecutionResult, Executor, permission_denied_message
+from trainyard.controller.reconcile.executor import (
+    ExecutionResult,
+    Executor,
+    permission_denied_message,
+    webhook_failed_message,
+)
+from trainyard.controller.reconcile.pod_events import PodEvents
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.coordinator.agent_registry import AgentRegistry
@@ -51,6 +57,8 @@ class Reconciler:
     """What agents have reported; None: there is no coordinator."""
     agent_registry: AgentRegistry | None = None
     """Which agents are connected; None: there is no coordinator."""
+    pod_events: PodEvents | None = None
+    """What the events of pods say that do not start; None: they are not read."""
 
     async def reconcile(self, uid: str) -> float | None:
         """Reconcile the job with this UID. Returns the seconds until the next reconcile; None: no need for one."""
@@ -58,6 +66,8 @@ class Reconciler:
         if record is None:
             self.tracker.forget(uid)
             self.pace.forget(uid)
+            if self.pod_events:
+                self.pod_events.forget(uid)
             self._forget_agents(uid)
             return None
         set_log_context(f"{record.namespace}/{record.name}", record.attempt)
@@ -65,7 +75,8 @@ class Reconciler:
         if not self.tracker.ready(uid, cache.newest_versions(), cache.is_deleting):
             return CATCH_UP_SECONDS
         try:
-            return await self._reconcile_record(record)
+            waits = (await self._reconcile_record(record), self.pod_events.wait(uid) if self.pod_events else None)
+            return min((wait for wait in waits if wait is not None), default=None)
         except ApiError as error:
             if error.namespace_terminating:
                 return None
@@ -73,9 +84,10 @@ class Reconciler:
 
     async def _reconcile_record(self, record: JobRecord) -> float | None:
         """Plan, act and store the status. Returns the seconds until the next reconcile, if any."""
-        snapshot = self._snapshot(record)
-        if snapshot is None:
+        seen = self._snapshot(record)
+        if seen is None:
             return await self._report_invalid_spec(record)
+        snapshot = await self.pod_events.explain(seen) if self.pod_events else seen
         job, now = snapshot.job, self.now()
         decided = plan(snapshot, now)
         if _recreates_service(job, decided) and not await self._still_exists(record):
@@ -167,18 +179,7 @@ class Reconciler:
             if error.conflict or error.not_found:
                 await self._read_again(record)
                 return False
-            if error.permission_denied:
-                # The status itself cannot report this.
-                note = permission_denied_message(error)
-                self.events.record(
-                    record.reference,
-                    "Warning",
-                    Reason.PERMISSION_DENIED,
-                    note,
-                    action="Reconcile",
-                    key="status",
-                    sort_key=_sort_key(record),
-                )
+            self._report_unwritable(record, error)
             raise
         # Update the cache at once. The watch adds nothing, and the next reconcile need not wait for it.
         version = int(made["metadata"]["resourceVersion"])
@@ -187,6 +188,18 @@ class Reconciler:
         if self.agent_registry:
             self.agent_registry.wake(record.uid)
         return True
+
+    def _report_unwritable(self, record: JobRecord, error: ApiError) -> None:
+        """Record an event that the status cannot be written, where somebody has to act: the status itself cannot say so."""
+        if error.permission_denied:
+            reason, note = Reason.PERMISSION_DENIED, permission_denied_message(error)
+        elif error.webhook_failed:
+            reason, note = Reason.WEBHOOK_FAILED, webhook_failed_message(error)
+        else:
+            return
+        self.events.record(
+            record.reference, "Warning", reason, note, action="Reconcile", key="status", sort_key=_sort_key(record)
+        )
 
     def _forget_agents(self, uid: str) -> None:
         if self.progress_store:

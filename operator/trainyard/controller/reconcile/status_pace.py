@@ -1,7 +1,7 @@
 """Limit how often a status is written. Decides nothing else.
 
-A change of phase, condition or attempt is written at once, within a budget. Changed counts of pods are written once a
-second, and less often while many jobs start: their pods come first.
+A change of phase, condition or attempt is written at once, within a budget. Changed counts of pods and successes of
+workers are written once a second; counts less often while many jobs start: their pods come first.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,9 +49,10 @@ class StatusPace:
         self._waiting.discard(job.uid)
         if is_news(job, status):
             return max(0.0, self._burst_full_at.get(job.uid, 0.0) - WRITE_BURST * WRITE_INTERVAL_SECONDS - self.clock())
-        period = min(
-            MAX_COUNTS_PERIOD_SECONDS, max(COUNTS_PERIOD_SECONDS, COUNTS_PERIOD_PER_JOB_SECONDS * len(self._waiting))
-        )
+        busy = min(MAX_COUNTS_PERIOD_SECONDS, COUNTS_PERIOD_PER_JOB_SECONDS * len(self._waiting))
+        # Once a worker's success is stored, its pod may be deleted: that does not wait for other jobs.
+        succeeded = status.internal.succeeded != job.status.internal.succeeded
+        period = COUNTS_PERIOD_SECONDS if succeeded else max(COUNTS_PERIOD_SECONDS, busy)
         left = self._written_at.get(job.uid, float("-inf")) + period - self.clock()
         if left <= 0:
             return 0.0

@@ -1,5 +1,6 @@
 """Report in the status whether the agent runs the command of a job's workers, and restart without it where it cannot. Pure."""
 
+import re
 from collections.abc import Sequence
 
 from trainyard.api.constants import AGENT
@@ -9,13 +10,14 @@ from trainyard.api.status import ConditionType as C
 from trainyard.domain.conditions import ConditionUpdate, SetFalse, SetTrue
 from trainyard.domain.decisions import Restart
 from trainyard.domain.recovery.root_cause import Cause
+from trainyard.domain.recovery.start_errors import START_REASONS
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.termination import Kind
 
 SHELL = "/bin/sh"
 """Runs the script that looks for a Python in the image."""
-NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
-"""The reasons of a node for a container whose first program is not in its image."""
+SHELL_MISSING = re.compile(rf"{SHELL}[\"`]?:? (?:stat {SHELL}: )?(?:no such file|executable file not found|not found)")
+"""What container runtimes say where the image has no shell. Other errors may name it too."""
 WITHOUT = "recovery still works, but failures are described by exit code and log alone"
 
 
@@ -57,4 +59,5 @@ def _image_problem(job: JobView, cause: Cause) -> str:
     if ended.code == NO_PYTHON_CODE and ended.kind is Kind.AGENT_UNABLE:
         return ended.message
     # The container runtime names the missing program in its text alone; the reason has other causes too.
-    return f"there is no {SHELL} in this image" if ended.reason in NOT_STARTED and SHELL in ended.message else ""
+    missing = ended.reason in START_REASONS and SHELL_MISSING.search(ended.message)
+    return f"there is no {SHELL} in this image" if missing else ""

@@ -15,9 +15,11 @@ from trainyard.domain.decisions import Fail, Restart
 from trainyard.domain.progress.hang import culprit
 from trainyard.domain.recovery.agent_reports import restarts_container
 from trainyard.domain.recovery.failure_rules import Ruling, ignored_too_often, match_rules, memory_advice
+from trainyard.domain.recovery.repeated_failures import advice, proof
 from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further, increment
 from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart, torchrun_rendezvous
 from trainyard.domain.recovery.root_cause import Cause, describe
+from trainyard.domain.recovery.start_errors import start_fix
 from trainyard.domain.recovery.stored_times import delay_after
 from trainyard.domain.recovery.suspect_nodes import can_avoid_node, describe_avoidance, record_failure
 from trainyard.domain.state.snapshot import JobView, Snapshot
@@ -97,6 +99,13 @@ def _forbidden(failure: Failure, _: CountedEnd) -> Limit | None:
     return Limit(Reason.NON_RETRYABLE, f"{ruling.why}. {ruling.remedy}" if ruling.remedy else ruling.why)
 
 
+def _cannot_start(failure: Failure, _: CountedEnd) -> Limit | None:
+    """The node cannot start the container, because of its command, its arguments or its working directory."""
+    end = failure.cause.pod.exit if failure.cause.failed and failure.cause.pod else None
+    fix = start_fix(end) if end and not failure.ruling.why else ""
+    return Limit(Reason.NON_RETRYABLE, f"no restart can fix this: {fix}") if fix else None
+
+
 def _disruptions_exhausted(failure: Failure, _: CountedEnd) -> Limit | None:
     """The job has been disrupted more often than `maxDisruptions` allows."""
     status, pod = failure.job.status, failure.cause.pod
@@ -118,6 +127,14 @@ def _out_of_memory(failure: Failure, end: CountedEnd) -> Limit | None:
         return None
     advice = memory_advice(end.budget, failure.job.spec, failure.cause)
     return Limit(Reason.NON_RETRYABLE, advice) if advice else None
+
+
+def _repeated(failure: Failure, end: CountedEnd) -> Limit | None:
+    """The same exception at the same place ended each attempt before a step, and no rule requests a restart."""
+    if not failure.cause.counted or failure.ruling.why:
+        return None
+    why = proof(end.budget.repeated, failure.cause)
+    return Limit(Reason.NON_RETRYABLE, why) if why else None
 
 
 def _no_progress(failure: Failure, end: CountedEnd) -> Limit | None:
@@ -147,8 +164,10 @@ def _restarts_exhausted(failure: Failure, end: CountedEnd) -> Limit | None:
 
 LIMITS: tuple[Callable[[Failure, CountedEnd], Limit | None], ...] = (
     _forbidden,
+    _cannot_start,
     _disruptions_exhausted,
     _out_of_memory,
+    _repeated,
     _no_progress,
     _restarts_exhausted,
 )
@@ -179,7 +198,9 @@ def _restart(failure: Failure, end: CountedEnd, snapshot: Snapshot, now: datetim
     }
     if chosen.scope in {RestartScope.PROCESS, RestartScope.CONTAINER}:
         changes["launched_attempt"] = status.attempt + 1
-    message = f"{_describe(failure)}{_usage(failure, end)}{describe_avoidance(status.suspect_nodes, nodes)}"
+    message = (
+        f"{_describe(failure)}{_usage(failure, end)}{advice(cause)}{describe_avoidance(status.suspect_nodes, nodes)}"
+    )
     return Restart(cause.reason, message, describe_restart(chosen, snapshot.size.desired), delay, changes)
 
 

@@ -8,6 +8,7 @@ from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import Recovery
 from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJobStatus
+from trainyard.domain.recovery.repeated_failures import count_repeat, kept_repeat
 from trainyard.domain.recovery.root_cause import Cause, describe_culprit
 from trainyard.domain.state.observe import MESSAGE_LIMIT
 from trainyard.domain.state.rank_layout import processes
@@ -48,9 +49,11 @@ def count_end(job: JobView, cause: Cause, now: datetime) -> CountedEnd:
     recovery, before = job.spec.recovery, job.status.restarts
     budget = _with_progress(job.status, cause, now)
     if not cause.counted:
+        budget = budget.evolve(repeated=kept_repeat(job.status, cause, now))
         restarts = before.evolve(disruptions=increment(before.disruptions))
         return CountedEnd(restarts, budget, _used(restarts, budget, recovery, now), None)
     budget = _with_failure(before, budget, failures_at_step(job.status, cause), recovery, cause, now)
+    budget = budget.evolve(repeated=count_repeat(job.status, cause, now))
     hangs = increment(before.hangs or 0) if cause.hung else before.hangs
     restarts = before.evolve(failures=increment(before.failures), hangs=hangs)
     return CountedEnd(restarts, budget, _used(restarts, budget, recovery, now), _last_failure(job, cause, now))
@@ -71,7 +74,7 @@ def failures_at_step(status: TrainingJobStatus, cause: Cause) -> int:
 
 def reset_streaks(status: TrainingJobStatus) -> RestartBudget:
     """Return the restart budget of a job that was changed: consecutive failures are counted from zero."""
-    return status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None)
+    return status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None, repeated=None)
 
 
 def increment(count: int) -> int:

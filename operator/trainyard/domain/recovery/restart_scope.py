@@ -12,6 +12,7 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Avoidance, StatusChanges, SuspectNode, TrainingJobStatus
 from trainyard.domain.decisions import ALL_WORKERS
 from trainyard.domain.recovery.agent_reports import can_keep_pod
+from trainyard.domain.recovery.repeated_failures import is_repeated
 from trainyard.domain.recovery.restart_budget import (
     ASSUMED_PROGRESS,
     STABLE_RUN,
@@ -208,6 +209,9 @@ def _escalated(status: TrainingJobStatus, cause: Cause, *, progressed: bool) -> 
     tried = status.internal.backoff.scope
     if progressed or tried is None:
         return RestartScope.PROCESS
+    in_place = tried in {RestartScope.PROCESS, RestartScope.CONTAINER}
+    if in_place and is_repeated(status, cause):
+        return RestartScope.POD
     if tried is RestartScope.PROCESS and failures_at_step(status, cause):
         # A new pod tells a faulty container or node from a bad batch, before `noProgressLimit` is reached.
         return RestartScope.POD

@@ -62,6 +62,7 @@ def pod_view(raw: Json) -> PodView:
     main = {} if will_restart else main
     end = _exit(main, spec, status)
     end = _evicted(status, conditions, main, end) or end
+    init, init_since = _running_init(spec, status)
     disrupted_at, disruption = _disruption(metadata, status, conditions, main, end)
     return PodView(
         uid=metadata["uid"],
@@ -91,6 +92,8 @@ def pod_view(raw: Json) -> PodView:
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
         restartable=restartable,
         node_lost_at=_node_lost_at(conditions),
+        init_container=init,
+        init_since=init_since,
     )
 
 
@@ -154,6 +157,18 @@ def _exit(main: Json, spec: Json, status: Json) -> Exit | None:
     return next((e for e in ends if e and e.code != 0), None)
 
 
+def _running_init(spec: Json, status: Json) -> tuple[str, datetime | None]:
+    """Return the init container that runs, and since when. Others wait for a sidecar until it has started."""
+    if status.get("phase") != "Pending":
+        return "", None
+    sidecars = {c["name"] for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"}
+    for init in status.get("initContainerStatuses") or ():
+        running = (init.get("state") or {}).get("running")
+        if running is not None and not (init["name"] in sidecars and init.get("started")):
+            return init["name"], _time(running.get("startedAt"))
+    return "", None
+
+
 def _reported_exit(state: Json, init_container: str | None = None) -> Exit | None:
     ended: Json = state.get("terminated") or {}
     finished = _time(ended.get("finishedAt"))
@@ -185,6 +200,8 @@ def container_exit(
         kind=data.kind,
         headline=line,
         location=data.location if data.kind is Kind.FAILED else "",
+        exception=data.exception.partition(":")[0] if data.kind is Kind.FAILED else "",
+        cause=data.cause if data.kind is Kind.FAILED else "",
         peer_lost=data.peer_lost,
         hardware_error=data.hardware_error,
     )
@@ -254,6 +271,10 @@ def _node_lost_at(conditions: Mapping[str, Json]) -> datetime | None:
     return _time(target.get("lastTransitionTime")) if silent and given_up else None
 
 
+def _subject(container: Json) -> str:
+    return f"container {container['name']}, image {container['image']}" if container.get("image") else ""
+
+
 def _issue(status: Json, conditions: Mapping[str, Json]) -> PodIssue | None:
     if status.get("phase") == "Failed":
         return PodIssue(status["reason"], status.get("message", "")) if status.get("reason") else None
@@ -263,5 +284,5 @@ def _issue(status: Json, conditions: Mapping[str, Json]) -> PodIssue | None:
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason", "ContainerCreating") not in STARTING_REASONS:
-            return PodIssue(waiting["reason"], waiting.get("message", ""))
+            return PodIssue(waiting["reason"], waiting.get("message", ""), _subject(container))
     return None

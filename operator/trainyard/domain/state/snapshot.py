@@ -25,6 +25,8 @@ class PodIssue:
 
     reason: str
     message: str
+    subject: str = ""
+    """The container that it is about, with its image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,12 @@ class PodView:
     """Whether its node restarts the main container where the agent exits for that."""
     node_lost_at: datetime | None = None
     """When the control plane gave it up because its node is not ready; None where the node has reported it since."""
+    init_container: str = ""
+    """The init container that runs now, for which the others wait; empty where none does."""
+    init_since: datetime | None = None
+    """Since when that runs, by its node's clock."""
+    gone: bool = False
+    """Whether the pod does not exist any more: it stands for a worker whose success is stored."""
 
 
 @dataclass(frozen=True, slots=True)

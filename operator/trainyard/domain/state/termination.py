@@ -71,6 +71,8 @@ class Termination(BaseModel):
     exception: Text = ""
     location: Text = ""
     """Frames, the innermost first: `data.py:57 in load < train.py:12 in main`."""
+    cause: Text = ""
+    """What the exception comes from: `program`, or a known cause; empty where it may come from outside. A newer agent may know more."""
     peer_lost: bool = False
     """Whether the rank exited because it lost another rank."""
     hardware_error: Text = ""
@@ -116,6 +118,10 @@ class Exit:
     """That in one sentence for people: the first line of `message`."""
     location: str = ""
     """Where an exception was raised, the innermost frame first."""
+    exception: str = ""
+    """The type of that exception."""
+    cause: str = ""
+    """What that exception comes from, as the agent knows it; empty where it may come from outside of the program and its image."""
     peer_lost: bool = False
     """Whether the rank exited because it lost another rank."""
     hardware_error: str = ""

@@ -1,7 +1,7 @@
 """Derive the state of a worker from its pod. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainyard.api.reasons import Reason
@@ -18,6 +18,18 @@ IMAGE_ERRORS = frozenset(
         "SignatureValidationFailed",
     },
 )
+VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+"""The reasons of events about a volume that keeps a pod from starting."""
+START_EVENTS = VOLUME_EVENTS | {"FailedCreatePodSandBox", "NetworkNotReady", "FailedPrepareDynamicResources"}
+"""The reasons of events about what keeps a pod from starting, where its status does not tell."""
+INIT_RUNNING = "InitContainerRunning"
+"""The reason of a pod whose init container runs for long."""
+START_REASONS = {
+    **dict.fromkeys(IMAGE_ERRORS, Reason.IMAGE_PULL_FAILED),
+    **dict.fromkeys(VOLUME_EVENTS, Reason.VOLUME_MOUNT_FAILED),
+    INIT_RUNNING: Reason.INIT_CONTAINER_SLOW,
+}
+"""By what a node reports about a pod that has a node and does not start."""
 STOP_SIGNAL_CODES = frozenset({128 + 9, 128 + 15})
 """The exit codes of SIGKILL and SIGTERM, the signals that terminate a deleted pod."""
 CAUSED_BY_WORKER = frozenset({"OOMKilled", "Evicted"})
@@ -52,6 +64,11 @@ def state(pod: PodView) -> State:
     return State.STARTING if pod.scheduled else State.PENDING
 
 
+def waits_silently(pod: PodView) -> bool:
+    """Return whether the pod has a node and does not start, and its status does not tell why."""
+    return state(pod) is State.STARTING and pod.issue is None and not pod.init_container
+
+
 def has_stopped(pod: PodView) -> bool:
     """Return whether no rank runs in the pod any more. Its other containers may run until they are killed."""
     return pod.ended or pod.exit is not None
@@ -78,6 +95,8 @@ class Health:
     running: bool
     reason: Reason
     message: str
+    obstacle: str = field(default="", compare=False)
+    """What keeps a pod from starting, without the pod and without counts; empty where nothing does."""
 
 
 def health(pods: Sequence[PodView], desired: int) -> Health:
@@ -90,16 +109,21 @@ def health(pods: Sequence[PodView], desired: int) -> Health:
     if blocked := [(p, p.issue) for p, s in zip(pods, states, strict=True) if p.issue and s in waiting]:
         pod, issue = blocked[0]
         others = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
-        message = f"pod {pod.name}{others}: {issue.reason}: {issue.message}".removesuffix(": ")
-        return Health(scheduled, running=False, reason=_reason(pod, issue), message=message)
+        what = f"{issue.reason}: {issue.message}".removesuffix(": ")
+        subject = f" ({issue.subject})" if issue.subject else ""
+        message, reason = f"pod {pod.name}{others}: {what}{subject}", _reason(pod, issue)
+        # A failed pull has a new message for each try.
+        obstacle = issue.subject if reason is Reason.IMAGE_PULL_FAILED else f"{issue.message or issue.reason}{subject}"
+        return Health(scheduled, running=False, reason=reason, message=message, obstacle=obstacle)
     if not scheduled:
         message = f"{scheduled_count} of {desired} workers are scheduled"
         return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)
     if started < desired:
         message = f"{started} of {desired} workers have started"
         if late := next((p for p, s in zip(pods, states, strict=True) if s in waiting), None):
-            # Only the events of the pod name, for example, a volume that cannot be mounted.
-            message += f"; see the events of pod {late.name}"
+            runs = f"pod {late.name} runs init container {late.init_container}"
+            # It may be young. Later, the issue says what its events say.
+            message += f"; {runs}" if late.init_container else f"; see the events of pod {late.name}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=message)
     message = (
         f"all {desired} workers are running or have succeeded"
@@ -117,4 +141,4 @@ def all_present(pods: Sequence[PodView], desired: int) -> bool:
 def _reason(pod: PodView, issue: PodIssue) -> Reason:
     if not pod.scheduled:
         return Reason.UNSCHEDULABLE if issue.reason == UNSCHEDULABLE else Reason.WORKERS_PENDING
-    return Reason.IMAGE_PULL_FAILED if issue.reason in IMAGE_ERRORS else Reason.CONTAINER_CREATE_FAILED
+    return START_REASONS.get(issue.reason, Reason.CONTAINER_CREATE_FAILED)

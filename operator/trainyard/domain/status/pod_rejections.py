@@ -10,6 +10,7 @@ from trainyard.domain.conditions import SetFalse, SetTrue, apply_conditions
 from trainyard.domain.decisions import Fail
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status import transitions
+from trainyard.domain.wording import same_obstacle
 
 RETRY_AFTER = 15.0
 """Seconds until a rejected pod is tried again: people change quotas and policies, so they change rarely."""
@@ -23,6 +24,8 @@ class Refusal:
 
     reason: Reason
     message: str
+    expected: bool = False
+    """Whether it passes by itself, so that no event reports it."""
 
 
 def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
@@ -45,6 +48,8 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     others = [c for c in plan.status.conditions if c.type != update.kind]
     before = plan.status.evolve(conditions=[*others, *([stored] if stored else [])])
     status = plan.status.evolve(conditions=apply_conditions(before, [update], job.generation, now))
-    reported = stored is not None and stored.reason == refusal.reason
+    reported = refusal.expected or (
+        stored is not None and stored.reason == refusal.reason and same_obstacle(refusal.message, stored.message)
+    )
     events = [] if reported else [Event("Warning", refusal.reason, refusal.message)]
     return replace(plan, status=status, events=[*plan.events, *events], requeue_after=wait)

@@ -12,13 +12,18 @@ from trainyard.domain.conditions import Clear, ConditionUpdate, SetFalse, SetTru
 from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
+from trainyard.domain.state.cluster_dns import dns_problem
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
 from trainyard.domain.state.worker_state import Health, State, has_stopped, health, state
-from trainyard.domain.wording import counted, without_last_clause
+from trainyard.domain.status.slow_init import slow_init_waits
+from trainyard.domain.wording import counted, same_obstacle, without_last_clause
 
 LISTED = 16
-HELD_UP = frozenset({Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED})
+HELD_UP = frozenset(
+    {Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED}
+    | {Reason.VOLUME_MOUNT_FAILED, Reason.INIT_CONTAINER_SLOW}
+)
 
 
 def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
@@ -27,7 +32,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     well = sum(p.ready or state(p) is State.SUCCEEDED for p in current)
     changes: StatusChanges = {
         "observed_generation": job.generation,
-        "replicas": len(snapshot.pods),
+        "replicas": sum(not pod.gone for pod in snapshot.pods),
         "ready_replicas": well,
         "selector": selector(job.uid),
     }
@@ -60,9 +65,11 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_unfollowed(snapshot),
         *_without_command(status, injected),
         *pods.events,
-        *_held_up(status, running),
+        *_held_up(status, running, seen),
     ]
-    return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits]))
+    return Outcome(
+        changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *slow_init_waits(snapshot, now)])
+    )
 
 
 def _straggling(status: TrainingJobStatus, condition: ConditionUpdate | None) -> list[Event]:
@@ -81,10 +88,12 @@ def _without_command(status: TrainingJobStatus, injected: Sequence[ConditionUpda
     return [Event("Normal", Reason.NO_COMMAND, "no agent: set spec.template.spec.containers[0].command")]
 
 
-def _held_up(status: TrainingJobStatus, running: ConditionUpdate) -> list[Event]:
-    """Return the event that reports what the pods wait for, once: an image, a node, a volume."""
+def _held_up(status: TrainingJobStatus, running: ConditionUpdate, seen: Health) -> list[Event]:
+    """Return the event that reports what the pods wait for, once for each obstacle: an image, a node, a volume."""
     was = status.condition(C.RUNNING)
-    if not isinstance(running, SetFalse) or running.reason not in HELD_UP or (was and was.reason == running.reason):
+    if not isinstance(running, SetFalse) or running.reason not in HELD_UP:
+        return []
+    if was and was.reason == running.reason and same_obstacle(seen.obstacle, was.message):
         return []
     return [Event("Warning", Reason(running.reason), running.message)]
 
@@ -144,6 +153,8 @@ def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime)
         return replace(
             seen, message=f"waiting for {counted(len(snapshot.old), 'pod')} of earlier attempts to terminate"
         )
+    if problem := dns_problem(snapshot.job.spec, snapshot.size.desired):
+        return replace(seen, message=f"{seen.message}; {problem}")
     return seen
 
 

@@ -19,6 +19,9 @@ from trainyard.domain.recovery.suspect_nodes import remembered
 from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.snapshot import JobView, Snapshot
 
+EXPECTED = frozenset({Reason.RESIZED, Reason.NODES_RELEASED, Reason.NO_PYTHON, Reason.AGENT_DISABLED})
+"""The reasons of restarts that the user, the agent or the end of an avoidance has caused: nothing has gone wrong."""
+
 
 def store(job: JobView, outcome: Outcome, now: datetime) -> Plan:
     """Return the plan that stores the outcome in the status."""
@@ -153,8 +156,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
         Clear(C.STRAGGLING, reason, message),
         *decision.conditions,
     ]
-    expected = reason in {Reason.RESIZED, Reason.NODES_RELEASED}
-    return Outcome(changes, conditions, events=[Event("Normal" if expected else "Warning", reason, message)])
+    return Outcome(changes, conditions, events=[Event("Normal" if reason in EXPECTED else "Warning", reason, message)])
 
 
 def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> StatusChanges:
@@ -165,6 +167,7 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
         "running_time": None,
         "previous_size": workers,
         "group": None,
+        "succeeded": None,
         "coordinated_stop": None,
         "stragglers": [],
     }

@@ -50,8 +50,8 @@ def removals(snapshot: Snapshot, now: datetime) -> Removals:
 
 
 def delete_pods(pods: Sequence[PodView], reason: Reason) -> list[Action]:
-    """Return the deletions of those pods that are not being deleted yet."""
-    return [DeletePod(p.name, p.uid, reason) for p in pods if p.deletion_time is None]
+    """Return the deletions of those pods that exist and are not being deleted yet."""
+    return [DeletePod(p.name, p.uid, reason) for p in pods if p.deletion_time is None and not p.gone]
 
 
 def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outcome | PodChanges:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.jobs import NOW, job
 from tests.support.timers import FakeTimers
+from trainyard.api.internal_status import Succeeded, WorkerRange
 from trainyard.api.status import Phase, Restarts, TrainingJobStatus
 from trainyard.controller.reconcile.status_pace import (
     COUNTS_PERIOD_PER_JOB_SECONDS,
@@ -131,3 +132,14 @@ def test_created_pod_of_single_worker_is_no_news() -> None:
     new = job(1).started().snapshot.job
     assert not is_news(new, plan(job(1).created().snapshot, NOW).status)
     assert is_news(new, plan(job(1).running().snapshot, NOW).status)
+
+
+def test_success_does_not_wait_for_other_jobs() -> None:
+    timers = FakeTimers()
+    pace = StatusPace(timers.time)
+    for other in range(500):
+        pace.mark_acted(f"job-{other}")
+    pace.mark_written(SNAPSHOT.uid)
+    succeeded = STARTING.evolve(succeeded=Succeeded(attempt=1, workers=[WorkerRange(first=1, last=1)]))
+    assert pace.wait(SNAPSHOT, MORE_READY) > COUNTS_PERIOD_SECONDS
+    assert pace.wait(SNAPSHOT, succeeded) == pytest.approx(COUNTS_PERIOD_SECONDS)

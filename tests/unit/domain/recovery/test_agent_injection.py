@@ -41,6 +41,7 @@ def test_agent_is_disabled_uncounted_in_unsupported_image(failure: dict[str, Any
     assert (after.status.attempt, after.status.restarts, after.status.last_failure) == (2, Restarts(), None)
     assert summarize(after.status.conditions)[C.AGENT_INJECTED] == because(Reason.NO_PYTHON, holds=False)
     (event,) = after.events
+    assert event.type == "Normal"
     assert event.note == f"{why}: trainyard-agent is disabled for this job; restarting all workers as attempt 2"
     assert not scene.with_status(conditions=after.status.conditions).job.wants_agent
 

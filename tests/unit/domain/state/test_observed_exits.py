@@ -46,6 +46,7 @@ def test_exit_holds_the_agents_data() -> None:
         step=7,
         exception="ValueError: x",
         location="a.py:1 in f",
+        cause="program",
         peerLost=True,
         hardwareError="uncorrectable ECC",
     )
@@ -60,6 +61,8 @@ def test_exit_holds_the_agents_data() -> None:
         kind=Kind.FAILED,
         headline=line,
         location="a.py:1 in f",
+        exception="ValueError",
+        cause="program",
         peer_lost=True,
         hardware_error="uncorrectable ECC",
     )

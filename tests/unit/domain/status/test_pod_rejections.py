@@ -100,3 +100,24 @@ def test_granted_permission_resumes_all_but_failed_jobs(scene: Scene) -> None:
         assert (holds, reason) == because(
             Reason.JOB_FINISHED if scene.status.finished else Reason.SUSPENDED, holds=False
         )
+
+
+@pytest.mark.parametrize(
+    ("message", "events"),
+    [
+        ('pods "train-worker-2-1" is forbidden: exceeded quota: gpus, used: gpu=7, limited: gpu=8', 0),
+        ('pods "train-worker-0-1" is forbidden: exceeded quota: team, used: cpu=4, limited: cpu=8', 1),
+    ],
+    ids=["another worker and amount", "another quota"],
+)
+def test_another_obstacle_is_another_event(message: str, events: int) -> None:
+    first = 'pods "train-worker-0-1" is forbidden: exceeded quota: gpus, used: gpu=4, limited: gpu=8'
+    seen = after(job(3), Refusal(Reason.QUOTA_EXCEEDED, first))
+    again = after(replace(job(3), status=stored(seen.status)), Refusal(Reason.QUOTA_EXCEEDED, message))
+    assert [event.note for event in again.events] == [message] * events
+
+
+def test_expected_rejection_has_no_event() -> None:
+    decided = after(job(3), Refusal(Reason.NAME_CONFLICT, "no", expected=True))
+    assert summarize(decided.status.conditions)[C.RUNNING] == because(Reason.NAME_CONFLICT, holds=False)
+    assert list(decided.events) == []

@@ -1,0 +1,89 @@
+"""Recognize a container that can never start: its command, arguments or working directory are wrong. Pure.
+
+Container runtimes report the cause as text alone, and with one exit code for all causes. Errors that are not in the table, such as
+those of a device's driver, may belong to one node: they are retried.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainyard.api.reasons import Reason
+from trainyard.domain.decisions import Fail
+from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.termination import Exit
+
+START_REASONS = frozenset({"StartError", "ContainerCannotRun"})
+"""The reasons of a node for a container whose first program could not be started."""
+CREATE_REASONS = frozenset({"CreateContainerError", "RunContainerError"})
+"""The reasons for which a container waits that its node fails to create."""
+LAST_WORDS = re.compile(r"(?:exec [^:\n]+|[\w./]+:\d+: exec user process caused(?: \"?)?): [^\n]+")
+"""What runc writes into the log where the kernel refuses the program after the container was started: that is the whole log."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartError:
+    """An error of a container's start that no restart can fix."""
+
+    words: re.Pattern[str]
+    """What the runtime says."""
+    fix: str
+
+
+START_ERRORS = (
+    StartError(
+        re.compile(r"chdir to cwd|set working directory|chdir to `|container init: mkdir [^:]+: "),
+        "correct workingDir, or let the container's user enter that directory",
+    ),
+    StartError(
+        re.compile(r"argument list too long", re.IGNORECASE),
+        "pass long arguments and variables in a file, for example from a ConfigMap",
+    ),
+    StartError(
+        re.compile(r"exec format error", re.IGNORECASE),
+        "use an image for the node's architecture; a script needs a first line such as #!/bin/sh",
+    ),
+    StartError(
+        re.compile(
+            r"exec: \"[^\"]*\": (?:executable file not found|stat [^:]+: no such file|no such file)"
+            r"|executable file `[^`]*` not found|exec [^:\n]+: no such file or directory"
+        ),
+        "put the program into the image, or correct command and args",
+    ),
+    StartError(
+        re.compile(
+            r"exec: \"[^\"]*\": (?:permission denied|is a directory)|exec [^:\n]+: permission denied"
+            r"|open executable: Permission denied"
+        ),
+        "make the file executable (chmod +x), or name its interpreter in command",
+    ),
+)
+
+
+def start_fix(end: Exit) -> str:
+    """Return how to fix a container that can never start; empty where a restart may help, or where it has run."""
+    refused = end.code != 0 and LAST_WORDS.fullmatch(end.message.strip()) is not None
+    if end.kind is not None or not (refused or end.reason in START_REASONS):
+        return ""
+    return _fix(end.message)
+
+
+def never_starts(job: JobView, pods: Sequence[PodView]) -> Fail | None:
+    """Return the failure of a job with a container that its node tries to create again and again, in vain: CRI-O reports it so."""
+    reasons = {reason for rule in job.spec.recovery.rules for reason in rule.reasons or ()}
+    for pod in pods:
+        issue = pod.issue
+        if (
+            issue is None
+            or pod.running
+            or issue.reason not in CREATE_REASONS - reasons
+            or not (fix := _fix(issue.message))
+        ):
+            continue
+        message = f"pod {pod.name} on {pod.node}: {issue.reason}: {issue.message}; no restart can fix this: {fix}"
+        return Fail(Reason.NON_RETRYABLE, message)
+    return None
+
+
+def _fix(message: str) -> str:
+    return next((error.fix for error in START_ERRORS if error.words.search(message)), "")

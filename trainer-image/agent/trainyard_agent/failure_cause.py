@@ -1,0 +1,92 @@
+"""Tell what a rank's exception comes from: from its program or image, so that it would return in each attempt, or from outside. Pure.
+
+As in `exit_cause`, the words of programs are interpreted here and nowhere else: the operator gets the cause as data.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+PROGRAM = "program"
+"""An exception of the program itself."""
+VARIABLES = r"(?:RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT|(?:SLURM|OMPI|PMI|PMIX|MPI|TF)_\w+|\w+_RANK|\w+_WORLD_SIZE)"
+"""Variables of ranks, under the names of all launchers."""
+DENIED = r"\[Errno (?:2|13|30)\] [^:\n]+: b?'"
+"""No such file, permission denied, or a read-only file system."""
+
+
+class Mark(NamedTuple):
+    """What the line of an exception says, and the cause that it points to."""
+
+    cause: str
+    words: re.Pattern[str]
+
+
+MARKS = (
+    Mark("noUserName", re.compile(r"getpwuid\(\): uid not found|No username set in the environment")),
+    Mark("noTemporaryFolder", re.compile(rf"No usable temporary directory found|{DENIED}/(?:var/)?tmp(?:/|')")),
+    Mark("noHome", re.compile(rf"{DENIED}/(?:root|nonexistent|\.\w+|home/\w+/\.\w+)(?:/|')")),
+    Mark("readOnlyFolder", re.compile(r"\[Errno 30\] ")),
+    Mark("portInUse", re.compile(r"[Aa]ddress already in use|EADDRINUSE")),
+    Mark(
+        "nameNotResolved",
+        re.compile(
+            r"Name or service not known|Temporary failure in name resolution|No address associated with hostname"
+        ),
+    ),
+    Mark(
+        "unknownVariable",
+        re.compile(rf"KeyError: '{VARIABLES}'$|environment variable {VARIABLES} expected, but not set"),
+    ),
+    Mark(
+        "missingModule",
+        re.compile(r"ModuleNotFoundError: |python[\d.]*: (?:Error while finding module|No module named)"),
+    ),
+    Mark(
+        "missingLibrary",
+        re.compile(r"ImportError: .*(?:cannot open shared object file|undefined symbol|not found \(req)"),
+    ),
+    Mark(
+        "noAccelerator", re.compile(r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver")
+    ),
+    Mark("syntaxError", re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")),
+    Mark("missingFile", re.compile(r"^FileNotFoundError: ")),
+)
+"""The first that applies decides."""
+PROGRAM_EXCEPTIONS = frozenset(
+    {"ArithmeticError", "AssertionError", "AttributeError", "Exception", "FloatingPointError", "ImportError"}
+    | {"IndentationError"}
+    | {"IndexError", "IsADirectoryError", "KeyError", "LookupError", "ModuleNotFoundError", "NameError"}
+    | {"NotADirectoryError", "NotImplementedError", "OverflowError", "RecursionError", "RuntimeError", "SyntaxError"}
+    | {"TabError", "TypeError", "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError", "ValueError"}
+    | {"ZeroDivisionError"}
+)
+"""Python's exceptions that do not come from a disk, a network, a device or a lack of memory. Libraries name those that do in many ways."""
+EXCEPTION = re.compile(
+    r"^((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Exit|Timeout|Fault|Failure))(?::|$)", re.MULTILINE
+)
+OUTSIDE = re.compile(
+    r"CUDA|cuda|NCCL|nccl|cuDNN|CUDNN|CUBLAS|\bHIP\b|ROCm|\bXLA|\bECC\b|out of memory|allocate memory|[Cc]onnect|[Tt]im(?:ed? ?|e-)out"
+    r"|[Rr]efused|[Uu]navailable|[Nn]etwork|[Gg]loo|[Ss]ocket|\bstore\b|[Rr]endezvous|[Rr]esolve|HTTP|https?:|\bSSL\b|DataLoader worker"
+    r"|\b[Pp]eer\b|[Bb]roken pipe|\b[Dd]isk\b|No space|\bI/O\b|[Ss]tale file|[Cc]orrupt|[Tt]emporar|[Tt]runcated|[Dd]ownload|[Rr]etr(?:y|ies)"
+    r"|worker died|process group|killed"
+)
+"""Words for what may pass: devices, networks, stores, files that are being written."""
+
+
+def failure_cause(exception: str, traceback: str, output: str) -> str:
+    """Return the known cause of an exit, `program` for an error of the program itself; empty where it may come from outside.
+
+    `exception`: the line that names it; empty where there is none. `traceback`: its text, chained exceptions included. `output`: the end
+    of the standard error, whose last line counts where there is no traceback.
+    """
+    line = exception or output.strip().rpartition("\n")[2]
+    raised = [match.group() for match in re.finditer(rf"{EXCEPTION.pattern}.*$", traceback, re.MULTILINE)]
+    for mark in MARKS:
+        if mark.words.search(line):
+            return mark.cause
+    if not exception or not raised or OUTSIDE.search(exception) or any(map(OUTSIDE.search, raised)):
+        return ""
+    kinds = {found[1] for found in map(EXCEPTION.match, [exception, *raised]) if found}
+    return PROGRAM if kinds and kinds <= PROGRAM_EXCEPTIONS else ""
