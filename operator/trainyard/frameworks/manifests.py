@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from trainyard.api.constants import (
+    ANNOTATION_MAIN_CONTAINER,
     ANNOTATION_WORKERS,
     GROUP,
     KIND,
@@ -35,6 +36,8 @@ ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "sidecar.istio.io/inject": "false",
 }
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""The container that `kubectl logs` and `kubectl exec` choose."""
 LABELS = {"sidecar.istio.io/inject": "false"}
 """A mesh's proxy would intercept traffic between ranks, and would keep the pod from completing. Istio reads either."""
 
@@ -44,7 +47,7 @@ def worker_pod(worker: Worker, agent: AgentImage | None = None, endpoint: Coordi
     if any.
     """
     job, template = worker.job, deepcopy(worker.spec.template)
-    metadata = template.get("metadata") or {}
+    metadata, main = template.get("metadata") or {}, template["spec"]["containers"][0]["name"]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -53,8 +56,9 @@ def worker_pod(worker: Worker, agent: AgentImage | None = None, endpoint: Coordi
             "namespace": job.namespace,
             "labels": LABELS | (metadata.get("labels") or {}) | _labels(worker),
             "annotations": ANNOTATIONS
+            | {DEFAULT_CONTAINER: main}
             | (metadata.get("annotations") or {})
-            | {ANNOTATION_WORKERS: str(worker.workers)},
+            | {ANNOTATION_WORKERS: str(worker.workers), ANNOTATION_MAIN_CONTAINER: main},
             "ownerReferences": [_owner(job)],
         },
         "spec": _pod_spec(worker, template["spec"], agent, endpoint),

@@ -41,6 +41,8 @@ def test_metadata_of_a_worker() -> None:
         },
         "annotations": {
             "trainyard.dev/workers": "3",
+            "trainyard.dev/main-container": "main",
+            "kubectl.kubernetes.io/default-container": "main",
             "sidecar.istio.io/inject": "false",
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         },

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from trainyard.api.constants import AGENT
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import MEANINGS, SIGBUS_CODE, Action, Recovery, Rule
 from trainyard.api.spec import TrainingJobSpec
@@ -44,6 +45,19 @@ def match_rules(cause: Cause, recovery: Recovery) -> Ruling:
             if end.code in meaning.codes:
                 return Ruling(meaning.action, f"exit code {end.code}: {_lowered(meaning.text)}", by_code=True)
     return Ruling(Action.RESTART)
+
+
+def foreign_init_container(cause: Cause, spec: TrainingJobSpec) -> Ruling | None:
+    """Return the ruling for an init container that admission added: the user's rules and exit codes do not describe it."""
+    end = cause.pod.exit if cause.failed and cause.pod else None
+    if end is None or end.init_container is None:
+        return None
+    own = {AGENT, *(each["name"] for each in spec.template["spec"].get("initContainers") or ())}
+    if end.init_container in own:
+        return None
+    return Ruling(
+        Action.IGNORE, f"the template has no init container {end.init_container}; an admission policy added it"
+    )
 
 
 def ignored_too_often(ruling: Ruling, status: TrainingJobStatus, cause: Cause, now: datetime) -> bool:
