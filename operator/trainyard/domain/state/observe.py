@@ -5,9 +5,17 @@ The schema of the API server is trusted, the content is not: a pod without a wor
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from sys import intern
 from typing import Any
 
-from trainyard.api.constants import ANNOTATION_MAIN_CONTAINER, ANNOTATION_WORKERS, ENV_JOB_UID, LABEL_JOB_UID
+from trainyard.api.constants import (
+    ANNOTATION_GENERATION,
+    ANNOTATION_MAIN_CONTAINER,
+    ANNOTATION_TEMPLATE_HASH,
+    ANNOTATION_WORKERS,
+    ENV_JOB_UID,
+    LABEL_JOB_UID,
+)
 from trainyard.api.recovery import PEER_LOST_CODE, RESTART_CODE, SAVED_CODE
 from trainyard.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
@@ -58,6 +66,7 @@ def pod_view(raw: Json) -> PodView:
     """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     index, attempt = parse_worker_pod(metadata["name"])
+    annotations = metadata.get("annotations") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     observed, restartable = _main_status(raw), is_restartable(raw)
     main: Json = observed.get("state") or {}
@@ -74,7 +83,7 @@ def pod_view(raw: Json) -> PodView:
         job_uid=metadata["labels"][LABEL_JOB_UID],
         attempt=attempt,
         index=index,
-        workers=_number((metadata.get("annotations") or {}).get(ANNOTATION_WORKERS)),
+        workers=_number(annotations.get(ANNOTATION_WORKERS)),
         phase=status.get("phase", "Pending"),
         node=spec.get("nodeName"),
         ip=status.get("podIP") or "",
@@ -93,6 +102,8 @@ def pod_view(raw: Json) -> PodView:
         clock_behind=_clock_behind(status, conditions),
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
         restartable=restartable,
+        generation=_number(annotations.get(ANNOTATION_GENERATION)),
+        template_hash=intern(annotations.get(ANNOTATION_TEMPLATE_HASH) or ""),
         node_lost_at=_node_lost_at(conditions),
     )
 

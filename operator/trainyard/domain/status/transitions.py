@@ -153,7 +153,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
         Clear(C.STRAGGLING, reason, message),
         *decision.conditions,
     ]
-    expected = reason in {Reason.RESIZED, Reason.NODES_RELEASED}
+    expected = reason in {Reason.RESIZED, Reason.NODES_RELEASED, Reason.TEMPLATE_CHANGED}
     return Outcome(changes, conditions, events=[Event("Normal" if expected else "Warning", reason, message)])
 
 

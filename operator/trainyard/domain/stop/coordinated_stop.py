@@ -101,6 +101,8 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
     spec = snapshot.job.spec
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
+    if snapshot.outdated:
+        return "the job was suspended, changed and resumed"
     if snapshot.size.resized_from:
         return (
             f"the group is resized to {counted(snapshot.size.desired, 'worker')}"
