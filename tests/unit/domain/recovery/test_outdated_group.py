@@ -7,12 +7,12 @@ import pytest
 from tests.support.elastic_jobs import scaling_up
 from tests.support.jobs import NOW, SUPERVISED, Scene, job, summarize
 from tests.support.reconciles import act
-from trainyard.api.agent_protocol import AgentState
+from trainyard.api.agent_protocol import AgentState, StopProgress
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts
 from trainyard.domain.actions import DeletePod
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import AgentView, StopProgress
+from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.template_hash import template_hash
 
 EDITED = {"spec": {"containers": [{"name": "main", "image": "trainer:2", "command": ["python", "train.py"]}]}}
@@ -20,8 +20,8 @@ EDITED = {"spec": {"containers": [{"name": "main", "image": "trainer:2", "comman
 
 def hashed(scene: Scene, *indexes: int) -> Scene:
     """Let the pods of these workers, or of all, have the hash and the generation of the job as it is."""
-    made = {"template_hash": template_hash(scene.spec), "generation": scene.generation}
-    pods = [replace(pod, **made) if not indexes or pod.index in indexes else pod for pod in scene.pods]
+    current, generation = template_hash(scene.spec), scene.generation
+    pods = [replace(pod, template_hash=current, generation=generation) if not indexes or pod.index in indexes else pod for pod in scene.pods]
     return replace(scene, pods=tuple(pods))
 
 
