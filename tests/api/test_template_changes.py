@@ -66,9 +66,7 @@ def test_three_writes_without_a_pause_replace_the_group(running: tuple[Operator,
     assert_uncharged(lab)
 
 
-def test_edit_while_the_operator_is_away_replaces_the_group(
-    plane: Plane, running: tuple[Operator, Namespace]
-) -> None:
+def test_edit_in_absence_of_operator_replaces_the_group(plane: Plane, running: tuple[Operator, Namespace]) -> None:
     op, lab = running
     op.end()
     edit(lab, template=TEMPLATE)

@@ -21,7 +21,10 @@ EDITED = {"spec": {"containers": [{"name": "main", "image": "trainer:2", "comman
 def hashed(scene: Scene, *indexes: int) -> Scene:
     """Let the pods of these workers, or of all, have the hash and the generation of the job as it is."""
     current, generation = template_hash(scene.spec), scene.generation
-    pods = [replace(pod, template_hash=current, generation=generation) if not indexes or pod.index in indexes else pod for pod in scene.pods]
+    pods = [
+        replace(pod, template_hash=current, generation=generation) if not indexes or pod.index in indexes else pod
+        for pod in scene.pods
+    ]
     return replace(scene, pods=tuple(pods))
 
 
