@@ -122,6 +122,15 @@ DEEDS: Final = (
     Deed("a worker's group size in words", pod(metadata={"annotations": {"trainyard.dev/workers": "many"}})),
     Deed("a worker's group size below zero", pod(metadata={"annotations": {"trainyard.dev/workers": "-1"}})),
     Deed("a worker's group size changed", pod(metadata={"annotations": {"trainyard.dev/workers": "7"}})),
+    Deed(
+        "a worker's main container changed",
+        pod(metadata={"annotations": {"trainyard.dev/main-container": "nobody"}}),
+        goes_on=True,
+    ),
+    Deed(
+        "a worker's template hash and generation changed",
+        pod(metadata={"annotations": {"trainyard.dev/template-hash": "x", "trainyard.dev/generation": "many"}}),
+    ),
     Deed("a worker's annotations taken away", pod(metadata={"annotations": None})),
     Deed("a worker's annotation of 200 kB", pod(metadata={"annotations": {"note": "x" * 200_000}}), goes_on=True),
     Deed("a worker's labels taken away", pod(metadata={"labels": None})),

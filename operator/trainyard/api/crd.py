@@ -1,11 +1,14 @@
 """The CustomResourceDefinition, made from the pydantic models. Pure."""
 
 import json
+from collections.abc import Set as AbstractSet
 from typing import Any
 
-from trainyard.api.base import rule
+from pydantic.alias_generators import to_camel
+
+from trainyard.api.base import Model, rule
 from trainyard.api.constants import GROUP, KIND, MAX_JOB_NAME, PLURAL, VERSION
-from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.spec import Lifecycle, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 
 Schema = dict[str, Any]
@@ -46,6 +49,36 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
 ]
 
+CHANGEABLE_AFTER_THE_END = frozenset({"ttlSecondsAfterFinished", "cleanPods"})
+"""Fields of `lifecycle` that say what becomes of a finished job."""
+
+
+def _unchanged(model: type[Model], path: str, changeable: AbstractSet[str]) -> str:
+    """Return the CEL expression that all fields of the object at `path` but the changeable ones have their old values."""
+    same = []
+    for name, field in model.model_fields.items():
+        new, old = f"self.{path}.{to_camel(name)}", f"oldSelf.{path}.{to_camel(name)}"
+        # Others have a default or are required. The optional types of CEL would exceed the limit of its cost.
+        optional = field.default is None
+        present = f"has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+        if to_camel(name) not in changeable:
+            same.append(f"({present})" if optional else f"{new} == {old}")
+    return " && ".join(same)
+
+
+def _finished_rule() -> dict[str, Any]:
+    """Return the rule for changes of a finished job. A status is written with the stored spec, so it passes."""
+    return rule(
+        "!(has(oldSelf.status) && has(oldSelf.status.conditions)"
+        " && oldSelf.status.conditions.exists(c, c.type in ['Complete', 'Failed'] && c.status == 'True'))"
+        f" || ({_unchanged(TrainingJobSpec, 'spec', {'lifecycle'})}"
+        f" && {_unchanged(Lifecycle, 'spec.lifecycle', CHANGEABLE_AFTER_THE_END)})",
+        "the job is finished; delete it and create it again",
+        fieldPath=".spec",
+        reason="FieldValueForbidden",
+    )
+
+
 NAME_RULES = [
     rule(
         f"self.metadata.name.size() <= {MAX_JOB_NAME}",
@@ -65,7 +98,7 @@ def custom_resource_definition() -> Schema:
         "type": "object",
         "description": "A distributed training job. The operator creates its workers and restarts them after failures.",
         "required": ["spec"],
-        "x-kubernetes-validations": NAME_RULES,
+        "x-kubernetes-validations": [*NAME_RULES, _finished_rule()],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},

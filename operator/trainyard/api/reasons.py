@@ -55,6 +55,9 @@ class Reason(StrEnum):
     NODES_RELEASED = "NodesReleased"
     """Workers are unschedulable, and the job does not avoid some nodes any more. The group restarts. This is not
     counted."""
+    TEMPLATE_CHANGED = "TemplateChanged"
+    """The job was suspended, changed and resumed before the operator saw it: pods of the group have an earlier
+    template. The group restarts with new pods. This is not counted."""
     ATTEMPT_ADOPTED = "AttemptAdopted"
     """A pod belongs to a later attempt than the status, for example after a restore from a backup. Or the agents
     of all workers report a later attempt. The job continues with that attempt."""

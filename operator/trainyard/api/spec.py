@@ -250,7 +250,8 @@ class TrainingJobSpec(Model):
     ] = "auto"
     """Training processes in each worker. auto: the number of GPUs of the main container, or 1 if it has none."""
     template: PodTemplate
-    """The pod of every worker. The first container is the main one: its exit code is the worker's."""
+    """The pod of every worker. The first container is the main one: its exit code is the worker's. It is found by its name, so containers
+    that admission adds, wherever they are, neither complete nor fail the job."""
     parallelism: Parallelism | None = None
     """How one copy of the model is distributed over ranks. The data parallel size is replicas x processesPerReplica divided by the product
     of these, without a remainder. Workers receive it in TRAINYARD_PARALLELISM, and `trainyard_torch` builds its DeviceMesh from it.

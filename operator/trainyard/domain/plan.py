@@ -18,6 +18,7 @@ from trainyard.domain.progress.group_progress import last_step_of, progress
 from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.adoption import lost_attempt
 from trainyard.domain.recovery.agent_injection import without_agent
+from trainyard.domain.recovery.outdated_group import replace_outdated_group
 from trainyard.domain.recovery.restart_scope import can_join
 from trainyard.domain.recovery.root_cause import Cause, find_cause, root_cause_wait_left
 from trainyard.domain.recovery.start_errors import never_starts
@@ -110,7 +111,7 @@ def _interruption(snapshot: Snapshot, removed: Removals, now: datetime) -> Step 
     # In the size for which the group was created: `replicas` may have changed since.
     succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
     needed = 1 if job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size.current
-    if not suspended and all_present(succeeded, needed):
+    if not suspended and not snapshot.outdated and all_present(succeeded, needed):
         return Complete()
     deadlines = check_deadlines(snapshot, now)
     if deadlines.active is None and (held := plan_coordinated_stop(snapshot, now)):
@@ -130,6 +131,8 @@ def _decide(snapshot: Snapshot, deadlines: Deadlines, now: datetime) -> Step | N
     status = snapshot.job.status
     if deadlines.active:
         return deadlines.active
+    if outdated := replace_outdated_group(snapshot):
+        return outdated
     if was := snapshot.size.resized_from:
         return resize.resize(snapshot, was, now)
     if status.awaiting_rendezvous and snapshot.coordinator_up_since is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
 from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks import torch
@@ -67,7 +68,7 @@ def common_variables(worker: Worker) -> list[Json]:
     """Return the variables of every worker of every framework."""
     variables = {
         "TRAINYARD_JOB_NAME": worker.job.name,
-        "TRAINYARD_JOB_UID": worker.job.uid,
+        ENV_JOB_UID: worker.job.uid,
         "TRAINYARD_ATTEMPT": str(worker.attempt),
         "TRAINYARD_REPLICAS": str(worker.workers),
         "TRAINYARD_REPLICA_INDEX": str(worker.index),

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from trainyard.api.constants import (
+    ANNOTATION_GENERATION,
+    ANNOTATION_MAIN_CONTAINER,
+    ANNOTATION_TEMPLATE_HASH,
     ANNOTATION_WORKERS,
     GROUP,
     KIND,
@@ -19,6 +22,7 @@ from trainyard.api.constants import (
 )
 from trainyard.api.spec import DnsNames
 from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.template_hash import template_hash
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint, with_coordinator
@@ -35,6 +39,8 @@ ANNOTATIONS = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "sidecar.istio.io/inject": "false",
 }
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""The container that `kubectl logs` and `kubectl exec` choose."""
 LABELS = {"sidecar.istio.io/inject": "false"}
 """A mesh's proxy would intercept traffic between ranks, and would keep the pod from completing. Istio reads either."""
 
@@ -53,8 +59,9 @@ def worker_pod(worker: Worker, agent: AgentImage | None = None, endpoint: Coordi
             "namespace": job.namespace,
             "labels": LABELS | (metadata.get("labels") or {}) | _labels(worker),
             "annotations": ANNOTATIONS
+            | {DEFAULT_CONTAINER: template["spec"]["containers"][0]["name"]}
             | (metadata.get("annotations") or {})
-            | {ANNOTATION_WORKERS: str(worker.workers)},
+            | _annotations(worker),
             "ownerReferences": [_owner(job)],
         },
         "spec": _pod_spec(worker, template["spec"], agent, endpoint),
@@ -125,6 +132,15 @@ def _labels(worker: Worker) -> dict[str, str]:
         LABEL_ROLE: ROLE_WORKER,
         LABEL_INDEX: str(worker.index),
         LABEL_ATTEMPT: str(worker.attempt),
+    }
+
+
+def _annotations(worker: Worker) -> dict[str, str]:
+    return {
+        ANNOTATION_WORKERS: str(worker.workers),
+        ANNOTATION_MAIN_CONTAINER: worker.spec.template["spec"]["containers"][0]["name"],
+        ANNOTATION_GENERATION: str(worker.job.generation),
+        ANNOTATION_TEMPLATE_HASH: template_hash(worker.spec),
     }
 
 

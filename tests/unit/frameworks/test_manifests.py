@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.jobs import job
 from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
+from trainyard.domain.state.template_hash import template_hash
 from trainyard.frameworks.manifests import network_policy, service, worker_pod
 from trainyard.frameworks.worker_spec import Worker
 
@@ -41,6 +42,10 @@ def test_metadata_of_a_worker() -> None:
         },
         "annotations": {
             "trainyard.dev/workers": "3",
+            "trainyard.dev/main-container": "main",
+            "trainyard.dev/generation": "1",
+            "trainyard.dev/template-hash": template_hash(worker().spec),
+            "kubectl.kubernetes.io/default-container": "main",
             "sidecar.istio.io/inject": "false",
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         },

@@ -50,4 +50,4 @@ def test_restart_rule_matches_one_exit_code(what: RestartAction) -> None:
     main, other = ruled["spec"]["containers"]
     assert main["restartPolicyRules"] == [{"action": what, "exitCodes": {"operator": "In", "values": [88]}}]
     assert (main["restartPolicy"], other, pod == ruled) == ("Never", pod["spec"]["containers"][1], False)
-    assert (is_restartable(ruled["spec"]), is_restartable(pod["spec"])) == (True, False)
+    assert (is_restartable(ruled), is_restartable(pod)) == (True, False)

@@ -84,7 +84,7 @@ class ContainerRestartSupport:
     async def _dry_run(self, namespace: str, manifest: Json) -> bool | None:
         """Return whether a pod would keep its rule; None if it would be refused."""
         try:
-            return is_restartable((await self.writer.try_create(PODS, namespace, manifest))["spec"])
+            return is_restartable(await self.writer.try_create(PODS, namespace, manifest))
         except ApiError as error:
             _LOG.debug(f"dry run of a pod with a restart rule failed: {error}")
             return None

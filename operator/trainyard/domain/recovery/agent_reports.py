@@ -15,7 +15,7 @@ from trainyard.domain.recovery.root_cause import is_consequence, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
 from trainyard.domain.state.snapshot import PodIssue, PodView, Snapshot
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_state import State, has_stopped, state
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)
 """How long a node may be unreachable before its worker counts as lost, while other agents are connected. The kernel needs 6 to
@@ -45,7 +45,9 @@ def can_keep_pod(snapshot: Snapshot, pod: PodView) -> bool:
     if pod.disruption or pod.ended:
         return False
     if agent is None:
-        return pod.index in snapshot.new_workers and status.awaiting_rendezvous and pod.issue is None
+        return (
+            pod.index in snapshot.new_workers and status.awaiting_rendezvous and pod.issue is None and pod.exit is None
+        )
     there = not agent.vanished and agent.state is not AgentState.ENDED
     return there and agent.attempt <= status.attempt and pod.running
 
@@ -183,7 +185,7 @@ def _never_connected(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView
 
 def _exited(snapshot: Snapshot, pod: PodView, _: datetime) -> PodView | None:
     """The exit that the node has reported, or else the one that the agent has."""
-    if pod.ended:
+    if has_stopped(pod):
         return pod
     reported = _reported_exit(snapshot, pod)
     return replace(pod, exit=reported) if reported else None

@@ -14,7 +14,13 @@ from trainyard.api.status import StatusChanges, TrainingJobStatus
 from trainyard.domain.decisions import Fail, Restart
 from trainyard.domain.progress.hang import culprit
 from trainyard.domain.recovery.agent_reports import restarts_container
-from trainyard.domain.recovery.failure_rules import Ruling, ignored_too_often, match_rules, memory_advice
+from trainyard.domain.recovery.failure_rules import (
+    Ruling,
+    foreign_init_container,
+    ignored_too_often,
+    match_rules,
+    memory_advice,
+)
 from trainyard.domain.recovery.repeated_failures import advice, proof
 from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further, increment
 from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart, torchrun_rendezvous
@@ -73,7 +79,11 @@ def _with_culprit(cause: Cause, snapshot: Snapshot) -> Cause:
 def _classify(cause: Cause, job: JobView, now: datetime) -> Failure:
     """Return the failure with the rule that decides, and whether it is counted."""
     requested = _exited_on_request(job.status, cause)
-    ruling = Ruling(Action.IGNORE, "coordinated stop") if requested else match_rules(cause, job.spec.recovery)
+    ruling = (
+        Ruling(Action.IGNORE, "coordinated stop")
+        if requested
+        else foreign_init_container(cause, job.spec) or match_rules(cause, job.spec.recovery)
+    )
     repeated = ignored_too_often(ruling, job.status, cause, now)
     if repeated:
         ruling = Ruling(Action.RESTART)

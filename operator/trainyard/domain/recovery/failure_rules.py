@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from trainyard.api.constants import AGENT
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import MEANINGS, SIGBUS_CODE, Action, Meaning, Recovery, Rule
 from trainyard.api.spec import TrainingJobSpec
@@ -47,6 +48,19 @@ def match_rules(cause: Cause, recovery: Recovery) -> Ruling:
                 why = f"exit code {end.code}: {_lowered(meaning.text)}"
                 return Ruling(meaning.action, why, by_code=True, remedy=_remedy(meaning))
     return Ruling(Action.RESTART)
+
+
+def foreign_init_container(cause: Cause, spec: TrainingJobSpec) -> Ruling | None:
+    """Return the ruling for an init container that admission added: the user's rules and exit codes do not describe it."""
+    end = cause.pod.exit if cause.failed and cause.pod else None
+    if end is None or end.init_container is None:
+        return None
+    own = {AGENT, *(each["name"] for each in spec.template["spec"].get("initContainers") or ())}
+    if end.init_container in own:
+        return None
+    return Ruling(
+        Action.IGNORE, f"the template has no init container {end.init_container}; an admission policy added it"
+    )
 
 
 def ignored_too_often(ruling: Ruling, status: TrainingJobStatus, cause: Cause, now: datetime) -> bool:

@@ -1,6 +1,5 @@
 """Choose the restart scope of the next attempt: the cheapest that is possible, escalated where it did not help. Pure."""
 
-import re
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,6 +11,7 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Avoidance, StatusChanges, SuspectNode, TrainingJobStatus
 from trainyard.domain.decisions import ALL_WORKERS
 from trainyard.domain.recovery.agent_reports import can_keep_pod
+from trainyard.domain.recovery.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
 from trainyard.domain.recovery.repeated_failures import is_repeated
 from trainyard.domain.recovery.restart_budget import (
     ASSUMED_PROGRESS,
@@ -29,10 +29,6 @@ from trainyard.domain.wording import counted
 MAX_ATTEMPTS_PER_SCOPE = 2
 """Attempts with one scope without progress, before recovery escalates."""
 SCOPES = tuple(RestartScope)
-FIXED_PATTERN = re.compile(r"\$\((?:TRAINYARD_ATTEMPT|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID))\)")
-"""Values that the kubelet expands once, when it starts the container: they would be wrong in a later attempt."""
-SIZE_PATTERN = re.compile(r"\$\((?:TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES)\)")
-"""Values that would be wrong in a group of another size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +166,7 @@ def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
 
 def can_keep_pods(spec: TrainingJobSpec) -> bool:
     """Return whether a pod can belong to a group of another size than that for which it was created."""
-    return spec.recovery.min_restart_scope is not RestartScope.GROUP and not has_fixed_values(spec, SIZE_PATTERN)
+    return spec.recovery.min_restart_scope is not RestartScope.GROUP and not has_fixed_values(spec, ATTEMPT_OR_SIZE)
 
 
 def can_join(snapshot: Snapshot) -> bool:
@@ -179,15 +175,6 @@ def can_join(snapshot: Snapshot) -> bool:
     few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
     served = snapshot.coordinator_up_since is not None and snapshot.expects_agents
     return can_keep_pods(snapshot.job.spec) and few and served
-
-
-def has_fixed_values(spec: TrainingJobSpec, also: re.Pattern[str] | None = None) -> bool:
-    """Return whether the main container's command or environment holds values of one attempt, or values that match `also`."""
-    main = spec.template["spec"]["containers"][0]
-    words = [*(main.get("command") or ()), *(main.get("args") or ())]
-    values = [variable.get("value") or "" for variable in main.get("env") or ()]
-    patterns = [FIXED_PATTERN, also] if also else [FIXED_PATTERN]
-    return any(pattern.search(str(text)) for text in (*words, *values) for pattern in patterns)
 
 
 def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:

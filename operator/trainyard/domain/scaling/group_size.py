@@ -11,7 +11,7 @@ from math import gcd, lcm
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.domain.state.rank_layout import GroupSize, indivisible, processes
 from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodView, Snapshot
-from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_state import has_stopped
 from trainyard.domain.wording import counted
 
 
@@ -204,7 +204,7 @@ def _joining_settled(snapshot: Snapshot, indexes: range) -> bool:
 
 def has_failed(pod: PodView) -> bool:
     """Return whether the worker cannot join any more. A deleted pod is created again; a sidecar may outlive the main container."""
-    return pod.deletion_time is None and (pod.ended or state(pod) is State.FAILED)
+    return pod.deletion_time is None and has_stopped(pod)
 
 
 def join_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta:

@@ -5,9 +5,17 @@ The schema of the API server is trusted, the content is not: a pod without a wor
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from sys import intern
 from typing import Any
 
-from trainyard.api.constants import ANNOTATION_WORKERS, LABEL_JOB_UID
+from trainyard.api.constants import (
+    ANNOTATION_GENERATION,
+    ANNOTATION_MAIN_CONTAINER,
+    ANNOTATION_TEMPLATE_HASH,
+    ANNOTATION_WORKERS,
+    ENV_JOB_UID,
+    LABEL_JOB_UID,
+)
 from trainyard.api.recovery import PEER_LOST_CODE, RESTART_CODE, SAVED_CODE
 from trainyard.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
@@ -27,6 +35,8 @@ NO_CONDITIONS: frozenset[str] = frozenset()
 """Shared by all pods, to save memory."""
 LOST_CONTAINER_REASONS = frozenset({"ContainerStatusUnknown", "Unknown"})
 """The reasons of the kubelet and of containerd for a container that was lost, for example at a reboot: its exit code is invented."""
+CONTAINERS_NOT_READY = "ContainersNotReady"
+"""The reason of the kubelet for a pod that is not ready because of its containers."""
 EVICTED = "Evicted"
 """The reason of the kubelet for a pod that it terminates, or does not admit, because a resource is short."""
 UNCHARGED_CODES = frozenset({0, SAVED_CODE, PEER_LOST_CODE})
@@ -56,8 +66,10 @@ def pod_view(raw: Json) -> PodView:
     """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     index, attempt = parse_worker_pod(metadata["name"])
+    annotations = metadata.get("annotations") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    main, restartable = _main_container(spec, status), is_restartable(spec)
+    observed, restartable = _main_status(raw), is_restartable(raw)
+    main: Json = observed.get("state") or {}
     will_restart = restartable and _will_restart(main, status)
     main = {} if will_restart else main
     end = _exit(main, spec, status)
@@ -72,12 +84,12 @@ def pod_view(raw: Json) -> PodView:
         job_uid=metadata["labels"][LABEL_JOB_UID],
         attempt=attempt,
         index=index,
-        workers=_number((metadata.get("annotations") or {}).get(ANNOTATION_WORKERS)),
+        workers=_number(annotations.get(ANNOTATION_WORKERS)),
         phase=status.get("phase", "Pending"),
         node=spec.get("nodeName"),
         ip=status.get("podIP") or "",
         scheduled="nodeName" in spec,
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=_is_ready(conditions, observed),
         running="running" in main,
         running_since=_time(main["running"].get("startedAt")) if "running" in main else None,
         ended=not will_restart and _ended(spec, status),
@@ -91,6 +103,8 @@ def pod_view(raw: Json) -> PodView:
         clock_behind=_clock_behind(status, conditions),
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
         restartable=restartable,
+        generation=_number(annotations.get(ANNOTATION_GENERATION)),
+        template_hash=intern(annotations.get(ANNOTATION_TEMPLATE_HASH) or ""),
         node_lost_at=_node_lost_at(conditions),
         init_container=init,
         init_since=init_since,
@@ -117,18 +131,36 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
-def _main_container(spec: Json, status: Json) -> Json:
-    name = spec["containers"][0]["name"]
-    statuses: Sequence[Json] = status.get("containerStatuses") or ()
-    state: Json = next((s.get("state") or {} for s in statuses if s["name"] == name), {})
-    return state
+def main_container(pod: Json) -> Json:
+    """Return the main container of a worker's pod, by the name that the operator wrote into the pod.
+
+    Admission may put containers before it. A pod without a valid name has it as the first of the template's containers: only
+    these have the operator's variables. Pods of earlier releases have no name.
+    """
+    containers: Sequence[Json] = pod["spec"]["containers"]
+    name = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_MAIN_CONTAINER)
+    of_template = (c for c in containers if any(v["name"] == ENV_JOB_UID for v in c.get("env") or ()))
+    named = next((c for c in containers if c["name"] == name), None)
+    return named or next(of_template, containers[0])
 
 
-def is_restartable(spec: Json) -> bool:
-    """Return whether the node of a pod with this `spec` restarts a main container that exits with RESTART_CODE."""
-    rules = spec["containers"][0].get("restartPolicyRules") or ()
+def _main_status(pod: Json) -> Json:
+    name = main_container(pod)["name"]
+    statuses: Sequence[Json] = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((s for s in statuses if s["name"] == name), {})
+
+
+def is_restartable(pod: Json) -> bool:
+    """Return whether the node of this pod restarts a main container that exits with RESTART_CODE."""
+    rules = main_container(pod).get("restartPolicyRules") or ()
     codes = [rule.get("exitCodes") or {} for rule in rules]
     return any(each.get("operator") == "In" and RESTART_CODE in each.get("values", ()) for each in codes)
+
+
+def _is_ready(conditions: Mapping[str, Json], main: Json) -> bool:
+    """Return whether the worker is ready: its pod, or its main container where another container is what is not ready."""
+    ready = conditions.get("Ready", {})
+    return ready.get("status") == "True" or (ready.get("reason") == CONTAINERS_NOT_READY and main.get("ready") is True)
 
 
 def _will_restart(main: Json, status: Json) -> bool:

@@ -13,6 +13,7 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.agent_views import AgentView, WorkerReport
 from trainyard.domain.state.rank_layout import GroupSize, indivisible
+from trainyard.domain.state.template_hash import template_hash
 from trainyard.domain.state.termination import Exit
 
 UNSCHEDULABLE = "Unschedulable"
@@ -73,6 +74,10 @@ class PodView:
     """Whether its deletion waits for a finalizer alone, and no longer for its node."""
     restartable: bool = False
     """Whether its node restarts the main container where the agent exits for that."""
+    generation: int = 0
+    """The generation of the job from which it was created; 0 where it is not known."""
+    template_hash: str = ""
+    """The hash of the template from which it was created; empty in a pod of an earlier release."""
     node_lost_at: datetime | None = None
     """When the control plane gave it up because its node is not ready; None where the node has reported it since."""
     init_container: str = ""
@@ -202,6 +207,14 @@ class Snapshot:
         # The agent may connect before the node reports the container as running.
         started = ((pod.index, self.agents.get(pod.uid)) for pod in self.joining if pod.running and not pod.disruption)
         return frozenset(i for i, a in started if a and a.connected and a.state is waiting and a.prepared)
+
+    @cached_property
+    def outdated(self) -> bool:
+        """Whether a pod of the group was created from an earlier template than the job's."""
+        # Each change of the template raises the generation. Defaults of a newer CRD change the hash alone.
+        generation = self.job.generation
+        hashes = {p.template_hash for p in (*self.current, *self.joining) if p.generation < generation} - {""}
+        return bool(hashes) and hashes != {template_hash(self.job.spec)}
 
     @cached_property
     def indivisible_because(self) -> str:

@@ -19,7 +19,9 @@ from trainyard.domain.recovery.suspect_nodes import remembered
 from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.snapshot import JobView, Snapshot
 
-EXPECTED = frozenset({Reason.RESIZED, Reason.NODES_RELEASED, Reason.NO_PYTHON, Reason.AGENT_DISABLED})
+EXPECTED = frozenset(
+    {Reason.RESIZED, Reason.NODES_RELEASED, Reason.TEMPLATE_CHANGED, Reason.NO_PYTHON, Reason.AGENT_DISABLED}
+)
 """The reasons of restarts that the user, the agent or the end of an avoidance has caused: nothing has gone wrong."""
 
 

@@ -15,7 +15,7 @@ from trainyard.domain.actions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
 from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.snapshot import PodView, Snapshot
-from trainyard.domain.state.worker_state import State, all_present, state
+from trainyard.domain.state.worker_state import State, all_present, has_stopped, state
 from trainyard.domain.wording import counted
 
 RECONNECT_TIMEOUT = timedelta(seconds=3)
@@ -77,7 +77,7 @@ def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) ->
     ]
     late = any(agent.leave is None or agent.leave.passed is None for agent in running)
     ends = [end.code for pod, agent in _agents(snapshot) if (end := pod.exit or (agent and agent.exit))]
-    lost = any(is_lost(snapshot, pod, now) for pod in snapshot.current if not pod.ended)
+    lost = any(is_lost(snapshot, pod, now) for pod in snapshot.current if not has_stopped(pod))
     if not running or late or lost or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
         return None
     return Outcome(requeue_after=whole_seconds(left))
@@ -103,6 +103,8 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
     spec = snapshot.job.spec
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
+    if snapshot.outdated:
+        return "the job was suspended, changed and resumed"
     if snapshot.size.resized_from:
         return (
             f"the group is resized to {counted(snapshot.size.desired, 'worker')}"
@@ -110,7 +112,7 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
             else f"replicas was changed to {snapshot.size.desired}"
         )
     for pod, agent in _agents(snapshot):
-        if pod.disruption and not pod.ended:
+        if pod.disruption and not has_stopped(pod):
             return f"worker {pod.index} (pod {pod.name}) is being disrupted: {pod.disruption.reason}"
         if agent and agent.leave and agent.leave.leaving:
             return f"worker {pod.index} (pod {pod.name}) is being terminated"
@@ -122,7 +124,7 @@ def _reconnect_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     waits = [
         RECONNECT_TIMEOUT - (now - agent.left_at)
         for pod, agent in _agents(snapshot)
-        if agent and agent.leave and agent.left_at and not (agent.vanished or pod.ended)
+        if agent and agent.leave and agent.left_at and not (agent.vanished or has_stopped(pod))
     ]
     # `now` has whole seconds. A later time comes from a clock that was set back since.
     return max((wait for wait in waits if timedelta() < wait <= RECONNECT_TIMEOUT + timedelta(seconds=1)), default=None)

@@ -1,5 +1,6 @@
 """The dry run that shows whether a cluster supports restarts of containers."""
 
+import json
 import logging
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.manifests import worker_pod
+from trainyard.frameworks.restart_rules import RestartAction, with_restart_rule
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import PODS
@@ -80,6 +82,13 @@ async def test_unsupported_rules_are_left_out(asking: Asking) -> None:
     asking.now = ANSWER_VALID_SECONDS
     asking.api.fault(method="POST", text='{"metadata": {}, "spec": {"containers": [{"name": "main"}]}}')
     assert await asking.action(manifest) is None
+
+
+async def test_rule_is_found_behind_a_container_of_admission(asking: Asking) -> None:
+    answer = with_restart_rule(pod(TRAIN), RestartAction.CONTAINER)
+    answer["spec"]["containers"].insert(0, {"name": "proxy"})
+    asking.api.fault(method="POST", text=json.dumps(answer))
+    assert await asking.action(pod(TRAIN)) == "Restart"
 
 
 async def test_older_rule_is_used_if_supported(asking: Asking) -> None:

@@ -77,6 +77,23 @@ def test_first_matching_rule_precedes_exit_codes() -> None:
     assert outcome(running(*rules).failed(1, exit_code=1)) == "Fail"
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "expected"),
+    [
+        ("fetch", 1, "Restart"),
+        ("fetch", 127, "Fail"),
+        ("trainyard-agent", 1, "Restart"),
+        ("istio-init", 1, "Ignore"),
+        ("istio-init", 127, "Ignore"),
+        ("istio-init", 3, "Ignore"),
+    ],
+)
+def test_init_container_of_admission_is_not_counted(name: str, code: int, expected: str) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "x"}], "initContainers": [{"name": "fetch"}]}}
+    scene = running({"action": "Fail", "exitCodes": [3]}).with_spec(template=template)
+    assert outcome(scene.failed(1, exit_code=code, init_container=name)) == expected
+
+
 TAKEN = running().disrupted(1).pod(1, exit=Exit(ago(1), 143, "Error", "terminating"))
 PREEMPTED, TARGET = {"reasons": ["PreemptionByScheduler"]}, {"podConditions": ["DisruptionTarget"]}
 

@@ -1,0 +1,77 @@
+"""Find values of one attempt that a pod has for its whole life: they would be wrong in an attempt that keeps the pod. Pure.
+
+The agent gives new variables to the main container's program in each attempt. All else is made once for each pod. The kubelet
+expands `$(NAME)` in any field, also in `subPathExpr`. Other containers, hooks and probes keep their first variables.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.api.constants import ANNOTATION_WORKERS, GROUP, LABEL_ATTEMPT
+from trainyard.api.spec import TrainingJobSpec
+
+OF_ATTEMPT = r"TRAINYARD_ATTEMPT|TRAINYARD_PREVIOUS_WORLD_SIZE|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID)"
+"""Variables that have another value in each attempt."""
+OF_SIZE = r"TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES|PET_LOCAL_ADDR"
+"""Variables that have another value in a group of another size."""
+FIELDS_OF_ATTEMPT, FIELDS_OF_SIZE = re.escape(LABEL_ATTEMPT), re.escape(ANNOTATION_WORKERS)
+"""The label and the annotation of the same meaning, which the downward API can read."""
+NEW_IN_EACH_ATTEMPT = frozenset({"command", "args", "env"})
+"""Fields of the main container whose variables the agent renews. What the kubelet has expanded in them stays."""
+
+
+IN_ALL_NAMES = ("TRAINYARD_", "MASTER_", "PET_", "WORLD_SIZE", f"{GROUP}/")
+"""Each of the names has one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """How a template refers to values."""
+
+    expanded: re.Pattern[str]
+    """As the kubelet expands them."""
+    mentioned: re.Pattern[str]
+    """As programs name them, also."""
+
+
+def _patterns(variables: str, fields: str) -> Patterns:
+    # `$$` is the kubelet's escape of `$`.
+    expanded = re.compile(rf"(?<!\$)(?:\$\$)*\$\((?:{variables})\)|{fields}")
+    return Patterns(expanded, re.compile(rf"\b(?:{variables})\b|{fields}"))
+
+
+ATTEMPT = _patterns(OF_ATTEMPT, FIELDS_OF_ATTEMPT)
+ATTEMPT_OR_SIZE = _patterns(f"{OF_ATTEMPT}|{OF_SIZE}", f"{FIELDS_OF_ATTEMPT}|{FIELDS_OF_SIZE}")
+
+
+def has_fixed_values(spec: TrainingJobSpec, patterns: Patterns = ATTEMPT) -> bool:
+    """Return whether a pod holds values of the attempt for which it was created, or what else matches `patterns`."""
+    # Each reconcile asks, and few templates name any of the variables.
+    text = json.dumps(spec.template)
+    if not any(part in text for part in IN_ALL_NAMES):
+        return False
+    main: Mapping[str, Any] = spec.template["spec"]["containers"][0]
+    renewed = [value for field, value in main.items() if field in NEW_IN_EACH_ATTEMPT]
+    fixed = {field: value for field, value in main.items() if field not in NEW_IN_EACH_ATTEMPT}
+    others = {**spec.template["spec"], "containers": [fixed, *spec.template["spec"]["containers"][1:]]}
+    once = [spec.template.get("metadata"), others]
+    return any(map(patterns.expanded.search, _texts(renewed))) or any(map(patterns.mentioned.search, _texts(once)))
+
+
+def _texts(node: object) -> Iterator[str]:
+    """Yield all texts in this JSON but names, which hold no variables: those of containers, volumes and variables themselves."""
+    match node:
+        case str():
+            yield node
+        case dict():
+            for key, value in node.items():
+                if key != "name":
+                    yield from _texts(value)
+        case list():
+            for value in node:
+                yield from _texts(value)
+        case _:
+            pass
