@@ -245,7 +245,7 @@ def _device(process: ProcessInfo, wanted: str | None) -> torch.device:
 
 
 def _join(process: ProcessInfo, device: torch.device, timeout: timedelta | None) -> None:
-    # gpu-only: nccl beside gloo
+    # gpu-only: nccl in addition to gloo
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if not process.launched:

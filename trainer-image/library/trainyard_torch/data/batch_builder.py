@@ -128,7 +128,7 @@ def randomness(seed: int, epoch: int, sample: int) -> np.random.Generator:
 
 def pinned(batch: Any) -> Any:
     """The same with its tensors in memory from which a GPU copies by itself."""
-    # gpu-only: memory from which a GPU copies by itself
+    # gpu-only: pinned memory
     return _each(batch, lambda tensor: tensor.pin_memory())
 
 

@@ -29,7 +29,7 @@ class Copied(Pending):
     """A tensor with one element, copied into memory of the host in the order of the GPU's work: what becomes of the tensor later does not count."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        # gpu-only: a number that is read when it has arrived
+        # gpu-only: asynchronous copy of the loss to the host
         self._host = torch.empty((), dtype=tensor.dtype, pin_memory=True)
         self._host.copy_(tensor.detach().reshape(()), non_blocking=True)
         self._copied = torch.cuda.Event()
