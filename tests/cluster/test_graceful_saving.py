@@ -62,7 +62,9 @@ def test_ranks_save_and_waiting_workers_stay(kube: Kube, tmp_path: Path) -> None
     saves = training("saves", ["torchrun", "/code/train.py"])
     saves["spec"]["template"]["spec"]["volumes"] = [{"name": "code", "configMap": {"name": "code"}}]
     main_container(saves)["volumeMounts"] = [{"name": "code", "mountPath": "/code"}]
-    touches = training("touches", ["python3", "-c", TOUCHES], livenessProbe={**LIVENESS, "exec": {"command": ["sh", "-c", FRESH]}})
+    touches = training(
+        "touches", ["python3", "-c", TOUCHES], livenessProbe={**LIVENESS, "exec": {"command": ["sh", "-c", FRESH]}}
+    )
     serves = training("serves", ["python3", "-c", SERVES], livenessProbe={**LIVENESS, "httpGet": {"port": 8080}})
     jobs = ("saves", "touches", "serves")
     kube.apply(code, saves, touches, serves)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from tests.support.polling import until
 from tests.unit.agent.agent_process import running_agent
@@ -72,7 +73,12 @@ def test_probe_of_joining_worker_waits(program: Path, folder: Path, operator: Fa
     operator.order(1, run=False)
     variables = {"TRAINYARD_JOB_UID": uid, "TRAINYARD_PROBE_DELAY_SECONDS": "0", "TRAINYARD_RENDEZVOUS": "wait"}
     with running_agent(
-        program, folder, f"{RANK_PRELUDE}\ntime.sleep(600)", **credentials(folder, operator.port), **variables, **WARM_START_OFF
+        program,
+        folder,
+        f"{RANK_PRELUDE}\ntime.sleep(600)",
+        **credentials(folder, operator.port),
+        **variables,
+        **WARM_START_OFF,
     ) as run:
         operator.wait_for("waiting")
         assert probe(script, uid, "--", "false") == 0
@@ -92,6 +98,7 @@ class Answers(BaseHTTPRequestHandler):
         self.send_response(status)
         self.end_headers()
 
+    @override
     def log_message(self, *_: object) -> None:
         pass
 

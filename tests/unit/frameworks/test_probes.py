@@ -13,10 +13,12 @@ from trainyard.frameworks.manifests import worker_pod
 Json = dict[str, Any]
 AGENT, ENDPOINT = AgentImage("operator:1"), CoordinatorEndpoint("https://operator:9443")
 SCRIPT = ["/bin/sh", "/run/trainyard/probe"]
-EXEC: Json = {"exec": {"command": ["test", "-e", "/tmp/$(RANK)"]}}
+EXEC: Json = {"exec": {"command": ["test", "-e", "/data/$(RANK)"]}}
 
 
-def main_of(*, agent: AgentImage | None = AGENT, endpoint: CoordinatorEndpoint | None = ENDPOINT, **fields: Any) -> Json:
+def main_of(
+    *, agent: AgentImage | None = AGENT, endpoint: CoordinatorEndpoint | None = ENDPOINT, **fields: Any
+) -> Json:
     made = worker(container(command=["python", "train.py"], **fields), container("side", livenessProbe=EXEC))
     pod = worker_pod(made, agent, endpoint)
     assert pod["spec"]["containers"][1]["livenessProbe"] == EXEC
@@ -40,10 +42,27 @@ def test_command_runs_after_the_script() -> None:
     ("probe", "request_"),
     [
         (
-            {"httpGet": {"port": "web", "path": "/live?$(x)", "scheme": "HTTPS", "httpHeaders": [{"name": "A", "value": "b"}]}},
-            {"kind": "http", "port": 8080, "timeout": 1, "path": "/live?$$(x)", "scheme": "HTTPS", "headers": [{"name": "A", "value": "b"}]},
+            {
+                "httpGet": {
+                    "port": "web",
+                    "path": "/live?$(x)",
+                    "scheme": "HTTPS",
+                    "httpHeaders": [{"name": "A", "value": "b"}],
+                }
+            },
+            {
+                "kind": "http",
+                "port": 8080,
+                "timeout": 1,
+                "path": "/live?$$(x)",
+                "scheme": "HTTPS",
+                "headers": [{"name": "A", "value": "b"}],
+            },
         ),
-        ({"tcpSocket": {"port": 9, "host": "h"}, "timeoutSeconds": 4}, {"kind": "tcp", "port": 9, "timeout": 4, "host": "h"}),
+        (
+            {"tcpSocket": {"port": 9, "host": "h"}, "timeoutSeconds": 4},
+            {"kind": "tcp", "port": 9, "timeout": 4, "host": "h"},
+        ),
         ({"grpc": {"port": 9, "service": "s"}}, {"kind": "grpc", "port": 9, "timeout": 1, "service": "s"}),
         ({"tcpSocket": {"port": "81"}}, {"kind": "tcp", "port": 81, "timeout": 1}),
     ],

@@ -52,9 +52,8 @@ class Activity:
         seconds = now - self._looked_at
         if seconds >= WINDOW_SECONDS:
             self._looked_at = now
-            # All of them: each has to be looked at once in each window.
-            if any([self._is_active(pid, seconds) for pid in self._pids]):
-                self._active_at = now
+            active = [pid for pid in self._pids if self._is_active(pid, seconds)]
+            self._active_at = now if active else self._active_at
         return now - self._active_at
 
     def _is_active(self, pid: int, seconds: float) -> bool:
@@ -103,7 +102,7 @@ def _sleeps(pid: int) -> bool:
 
 def _opens_gpu(pid: int) -> bool:
     try:
-        files = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+        files = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return False
     return any(file.startswith(GPU_DEVICES) for file in files)

@@ -86,10 +86,8 @@ class Attempt:
             folder = None if launcher else progress.folder
             stop = CoordinatedStop(folder, self._place, self._grace_seconds, link.report_stop, link.view)
             observers = Observers(progress, recorder, reporter)
-            supervisor = Supervisor(
-                self._group, self._place, observers, stop, self._kills, link, self._log, self._restart_grace
-            )
-            outcome = Outcome(*supervisor.run())
+            supervisor = Supervisor(self._group, self._place, observers, stop, self._kills, link, self._log)
+            outcome = Outcome(*supervisor.run(self._restart_grace))
             if kept := recorder.summary():
                 self._log(kept)
             if outcome == Outcome():

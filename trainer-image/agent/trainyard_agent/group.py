@@ -17,6 +17,7 @@ from trainyard_agent.exit_cause import Tail
 from trainyard_agent.signalling import Signalling
 from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, TERMINATION_SIGNALS, spawn
 
+TERMINATED_CODE = 128 + signal.SIGTERM
 WAKE_BYTE = b"\0"
 """No signal has this number."""
 KILL_SECONDS = 20.0
@@ -243,7 +244,8 @@ class Group:
             each = self._running.pop(pid, None)
             if each is not None:
                 self._forget(each)
-                self.exits.append(Exit(each.rank, code, each.tail.text))
+                own_code = TERMINATED_CODE if pid in self._signalling.ended else code
+                self.exits.append(Exit(each.rank, own_code, each.tail.text))
 
     def _pump(self, each: _Rank) -> bool:
         """Pass on what a rank has printed. Returns whether there may be more."""

@@ -74,4 +74,6 @@ class ProbeState:
                     os.close(made)
                 new.replace(file)
                 return
-        self._log(f"cannot tell probes to {state} the program: no writable folder among {', '.join(str(each.parent) for each in self._files)}")
+        self._log(
+            f"cannot tell probes to {state} the program: no writable folder among {', '.join(str(each.parent) for each in self._files)}"
+        )

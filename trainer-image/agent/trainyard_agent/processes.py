@@ -133,6 +133,7 @@ def _is_below(pid: int, root: int, table: dict[int, Process]) -> bool:
 
 
 def stat(pid: int) -> Process | None:
+    """Return what `/proc` knows of a process, or None where there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (OSError, ValueError):
@@ -145,11 +146,16 @@ def stat(pid: int) -> Process | None:
 
 def pipe(pid: int, descriptor: int) -> str | None:
     """Return the pipe behind a descriptor of a process, or None where it is another kind of file."""
-    try:
-        file = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
-    except OSError:
-        return None
+    file = open_file(pid, descriptor)
     return file if file.startswith("pipe:") else None
+
+
+def open_file(pid: int, descriptor: int) -> str:
+    """Return the file behind a descriptor of a process; empty where it cannot be read."""
+    try:
+        return str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
+    except OSError:
+        return ""
 
 
 def catches(pid: int, number: int) -> bool:

@@ -16,6 +16,7 @@ from trainyard_agent.processes import (
     catches,
     environment,
     is_alive,
+    open_file,
     pipe,
     processes_by_pid,
     running_children,
@@ -30,13 +31,32 @@ WRAPPERS = frozenset({"timeout", "time", "uv", "conda", "mamba", "micromamba", "
 """Programs that wait for the command that they started, and exit after it. Some pass a signal on to its whole process group."""
 LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "fabric", "lightning"}
-    | {"mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "orted", "horovodrun", "srun"}
+    | {
+        "mpirun",
+        "mpiexec",
+        "mpiexec.hydra",
+        "hydra_pmi_proxy",
+        "orterun",
+        "prterun",
+        "prted",
+        "orted",
+        "horovodrun",
+        "srun",
+    }
     | {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
     | {"deepspeed.launcher.runner", "deepspeed.launcher.launch"}
 )
 """Programs and modules of which it is known that they start ranks and are none themselves."""
 RANK_VARIABLES = frozenset(
-    {"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "CROSS_RANK", "TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "WORLD_SIZE",
+        "CROSS_RANK",
+        "TORCHELASTIC_RUN_ID",
+        "ACCELERATE_MIXED_PRECISION",
+    }
     | {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_RANK"}
 )
 """Variables that a launcher sets for the ranks that it starts."""
@@ -58,8 +78,10 @@ class Signalling:
     def __init__(self) -> None:
         self.pids: set[int] = set()
         """The processes that a signal was sent to."""
-        self._held: set[int] = set()
-        """Launchers that are to exit once those have."""
+        self.ended: set[int] = set()
+        """Launchers that this agent ends, after those."""
+        self._held: dict[int, int] = {}
+        """Launchers that are stopped until those have exited, with the signal that ends each."""
 
     def send(self, number: int, root: int, *, starts_ranks: bool) -> None:
         """Send a signal to a process that the agent has started, or to those below it that the signal is meant for.
@@ -72,10 +94,7 @@ class Signalling:
             self.pids.update(forward_signal(number, root))
             return
         if number in TERMINATION_SIGNALS:
-            for launcher in found.launchers:
-                if not _reads_output(launcher, found.ranks):
-                    send(signal.SIGSTOP, launcher)
-            self._held.update(found.launchers)
+            self._hold(found)
         for pid in found.ranks:
             self.pids.update(forward_signal(number, pid))
         for pid in found.others:
@@ -92,13 +111,25 @@ class Signalling:
         return bool(self._held)
 
     def release(self) -> None:
-        """Ask the launchers to exit once their ranks have: torchrun would wait for those of the other workers."""
-        if self._held and not self.running:
-            for launcher in self._held:
-                send(signal.SIGTERM, launcher)
-                send(signal.SIGCONT, launcher)
-            self.pids |= self._held
-            self._held = set()
+        """End the launchers once their ranks have exited: torchrun would wait for those of the other workers."""
+        if not self._held or self.running:
+            return
+        for launcher, number in self._held.items():
+            send(number, launcher)
+            send(signal.SIGCONT, launcher)
+        self.pids.update(self._held)
+        self._held = {}
+
+    def _hold(self, found: Recipients) -> None:
+        for launcher in found.launchers:
+            own, theirs = _output(launcher), {file for rank in found.ranks for file in _output(rank)}
+            if theirs - own and any(file.startswith("pipe:") for file in theirs - own):
+                # It passes on what they print, and they would wait for it. It exits after them.
+                continue
+            send(signal.SIGSTOP, launcher)
+            # torchrun has nothing to say but a traceback, except where it shows the files into which its ranks print.
+            self._held[launcher] = signal.SIGTERM if theirs - own else signal.SIGKILL
+            self.ended.add(launcher)
 
 
 def forward_signal(number: int, pid: int) -> list[int]:
@@ -116,11 +147,11 @@ def forward_signal(number: int, pid: int) -> list[int]:
 
 def _programs(number: int, pid: int, table: Mapping[int, Process]) -> tuple[list[int], set[int]]:
     """Return the processes that a signal for `pid` is meant for, and which of them only read what others write."""
-    name = table[pid].name if pid in table else ""
-    children = running_children(pid, table) if name in SHELLS | WRAPPERS else []
+    names = _names(pid, table)
+    children = [] if names.isdisjoint(SHELLS | WRAPPERS) else running_children(pid, table)
     written = {file for child in children for file in (pipe(child, 1), pipe(child, 2))} - {None}
     readers = {child for child in children if pipe(child, 0) in written and not catches(child, number)}
-    targets = [] if children and name in WRAPPERS else [pid]
+    targets = [] if children and names & WRAPPERS else [pid]
     for child in children:
         below, reading = ([child], set[int]()) if child in readers else _programs(number, child, table)
         targets += below
@@ -144,8 +175,14 @@ def _ranks_below(root: int, table: Mapping[int, Process]) -> Recipients | None:
         return None
     above = {parent for rank in ranks for parent in _parents(rank, root, table)}
     launchers = [pid for pid in between if pid in above and _is_launcher(pid)]
-    others = [pid for pid in between if pid in above and pid not in launchers and table[pid].name not in WRAPPERS]
+    others = [pid for pid in between if pid in above and pid not in launchers and not _names(pid, table) & WRAPPERS]
     return Recipients(ranks, launchers, others)
+
+
+def _names(pid: int, table: Mapping[int, Process]) -> set[str]:
+    """Return the names of a program: its file's, and for a script that of its interpreter, a shell for example."""
+    interpreter = next(iter(arguments(pid)), "").rpartition("/")[2].lstrip("-")
+    return {table[pid].name, interpreter} if pid in table else set()
 
 
 def _marks(pid: int) -> dict[str, str]:
@@ -166,7 +203,6 @@ def _is_launcher(pid: int) -> bool:
     return next((word for word in words if not PYTHON.fullmatch(word)), "") in LAUNCHERS
 
 
-def _reads_output(launcher: int, ranks: list[int]) -> bool:
-    """Return whether the ranks print into pipes that the launcher reads: if it were stopped, they would wait for it."""
-    own = {pipe(launcher, 1), pipe(launcher, 2), None}
-    return any(pipe(rank, descriptor) not in own for rank in ranks for descriptor in (1, 2))
+def _output(pid: int) -> set[str]:
+    """Return the files into which a process prints."""
+    return {file for descriptor in (1, 2) if (file := open_file(pid, descriptor))}

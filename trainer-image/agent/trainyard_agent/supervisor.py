@@ -44,10 +44,7 @@ class Supervisor:
         kills: Kills,
         link: OperatorLink,
         log: Callable[[str], None],
-        restart_grace: float = 0.0,
     ) -> None:
-        """`restart_grace`: seconds that ranks get to save their work when the group restarts."""
-        self._restart_grace = restart_grace
         self._group, self._progress, self._recorder = group, observers.progress, observers.recorder
         self._stop, self._kills, self._link, self._log = stop, kills, link, log
         self._diagnosis = HangDiagnosis(group, place, observers, log)
@@ -57,9 +54,12 @@ class Supervisor:
         self._withheld: list[int] = []
         """Signals that the ranks are spared while they stop together."""
 
-    def run(self) -> Result:
-        """Supervise until all ranks have exited: by themselves, because one failed or hung, or by the operator's order."""
-        group = self._group
+    def run(self, restart_grace: float) -> Result:
+        """Supervise until all ranks have exited: by themselves, because one failed or hung, or by the operator's order.
+
+        `restart_grace`: the seconds that ranks get to save their work when the group restarts.
+        """
+        group, self._restart_grace = self._group, restart_grace
         with closing(self._stop):
             while group.running:
                 self._wait()

@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional
 from trainyard_agent.attempt import FAILED_CODE, Attempt, Command, Outcome
 from trainyard_agent.container_restart import RESTART_CODE, ContainerRestart
 from trainyard_agent.exit_cause import PEER_LOST_CODE
-from trainyard_agent.group import STOP_SECONDS, Group
+from trainyard_agent.group import STOP_SECONDS, TERMINATED_CODE, Group
 from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Final, NextAction, next_action
 from trainyard_agent.probe_state import ProbeState
@@ -24,7 +24,6 @@ LOOK_SECONDS = 1.0
 """How often an idle worker looks at the clock."""
 PREPARED_SECONDS = 60.0
 """A worker that waits for the others reports after so long that it is prepared, whatever its imports do."""
-TERMINATED_CODE = 143
 
 
 class WorkerExit(NamedTuple):
