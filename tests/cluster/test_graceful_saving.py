@@ -31,6 +31,21 @@ server = http.server.ThreadingHTTPServer(("", 8080), http.server.SimpleHTTPReque
 threading.Thread(target=server.serve_forever, daemon=True).start()
 time.sleep(300 if os.environ["TRAINYARD_ATTEMPT"] == "1" else 25)
 """
+BLOCKED = """
+import os, pathlib, signal, sys, time
+import torch, torch.distributed as dist
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+pathlib.Path("/tmp/pid").write_text(str(os.getpid()))
+dist.init_process_group("gloo")
+for step in range(300 if os.environ["TRAINYARD_ATTEMPT"] == "1" else 5):
+    if asked and dist.get_rank() == 1:
+        time.sleep(25)
+        sys.exit(0)
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.2)
+"""
+"""Rank 0 waits in gloo for rank 1, which takes part no more: no handler of its own runs."""
 FRESH = "test $(($(date +%s) - $(stat -c %Y /tmp/alive))) -lt 10"
 LIVENESS: Json = {"initialDelaySeconds": 5, "periodSeconds": 2, "failureThreshold": 2}
 
@@ -57,6 +72,11 @@ def training(name: str, command: list[str], **container: Json) -> Json:
     }
 
 
+def rank_runs(kube: Kube, pod: str) -> bool:
+    """Return whether the process runs that has written its PID in a pod."""
+    return kube.run("exec", pod, "--", "sh", "-c", "kill -0 $(cat /tmp/pid) 2>/dev/null && echo runs; true") != ""
+
+
 def test_ranks_save_and_waiting_workers_stay(kube: Kube, tmp_path: Path) -> None:
     code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": {"train.py": SAVES}}
     saves = training("saves", ["torchrun", "/code/train.py"])
@@ -66,10 +86,11 @@ def test_ranks_save_and_waiting_workers_stay(kube: Kube, tmp_path: Path) -> None
         "touches", ["python3", "-c", TOUCHES], livenessProbe={**LIVENESS, "exec": {"command": ["sh", "-c", FRESH]}}
     )
     serves = training("serves", ["python3", "-c", SERVES], livenessProbe={**LIVENESS, "httpGet": {"port": 8080}})
-    jobs = ("saves", "touches", "serves")
-    kube.apply(code, saves, touches, serves)
+    jobs = ("saves", "touches", "serves", "blocked")
+    kube.apply(code, saves, touches, serves, training("blocked", ["python3", "-c", BLOCKED]))
     for name in jobs:
         kube.wait_phase(name, "Running", 90)
+    kube.until(lambda: rank_runs(kube, "blocked-worker-0-1"), 60, "rank 0")
     kube.until(lambda: "step 3" in kube.run("logs", "saves-worker-1-1"), 60, "the ranks below torchrun")
     before = {name: kube.uids(name)[f"{name}-worker-0-1"] for name in jobs}
     nodes = kube.run("get", "nodes", "-o", "name").split()
@@ -81,6 +102,8 @@ def test_ranks_save_and_waiting_workers_stay(kube: Kube, tmp_path: Path) -> None
         kube.run("cordon", *nodes)
         for name in jobs:
             kube.delete_pod(f"{name}-worker-1-1")
+        kube.until(lambda: not rank_runs(kube, "blocked-worker-0-1"), 15, "the blocked rank to be stopped")
+        assert rank_runs(kube, "blocked-worker-1-1"), "the rank that blocks it still saves"
         follows.wait(SAVE_SECONDS + 60)
     finally:
         kube.run("uncordon", *nodes)

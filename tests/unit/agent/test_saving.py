@@ -182,8 +182,10 @@ def test_rank_of_launcher_has_time_to_save(
         run.process.send_signal(number)
         run.file("saved2")
         began = time.monotonic()
-        run.wait()
+        code, errors = run.wait()
         assert time.monotonic() - began < 10
+        if command[0] == "./torchrun":
+            assert (code, "Traceback" in errors) == (1, False), "the exit code is that of the rank that failed"
         assert (tmp_path / "saved3").exists()
         assert not any((tmp_path / f"loader{rank}").exists() for rank in (2, 3))
     finally:

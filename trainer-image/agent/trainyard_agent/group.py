@@ -17,7 +17,6 @@ from trainyard_agent.exit_cause import Tail
 from trainyard_agent.signalling import Signalling
 from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, TERMINATION_SIGNALS, spawn
 
-TERMINATED_CODE = 128 + signal.SIGTERM
 WAKE_BYTE = b"\0"
 """No signal has this number."""
 KILL_SECONDS = 20.0
@@ -244,8 +243,7 @@ class Group:
             each = self._running.pop(pid, None)
             if each is not None:
                 self._forget(each)
-                own_code = TERMINATED_CODE if pid in self._signalling.ended else code
-                self.exits.append(Exit(each.rank, own_code, each.tail.text))
+                self.exits.append(Exit(each.rank, self._signalling.ended.get(pid, code), each.tail.text))
 
     def _pump(self, each: _Rank) -> bool:
         """Pass on what a rank has printed. Returns whether there may be more."""

@@ -27,6 +27,8 @@ class Process(NamedTuple):
     """Pages that it has touched for the first time."""
     ticks: int
     """Of the processor, that it has used."""
+    exit_status: int
+    """As `waitpid` has it; 0 while it runs."""
 
 
 def adopt_orphans() -> None:
@@ -49,7 +51,13 @@ def reap() -> Iterator[tuple[int, int]]:
             return
         if pid == 0:
             return
-        yield pid, 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        yield pid, _code(status)
+
+
+def exit_code(pid: int) -> int | None:
+    """Return the exit code of a process that has exited and whose parent has not noticed yet; None where it is not known."""
+    process = stat(pid)
+    return _code(process.exit_status) if process is not None and process.state in GONE else None
 
 
 def is_alive(pid: int) -> bool:
@@ -141,7 +149,9 @@ def stat(pid: int) -> Process | None:
     # The name is in brackets and may hold brackets and spaces itself.
     before, _, after = text.rpartition(")")
     state, parent, *rest = after.split()
-    return Process(before.partition("(")[2], state, int(parent), int(rest[5]), int(rest[9]) + int(rest[10]))
+    return Process(
+        before.partition("(")[2], state, int(parent), int(rest[5]), int(rest[9]) + int(rest[10]), int(rest[-1])
+    )
 
 
 def pipe(pid: int, descriptor: int) -> str | None:
@@ -188,6 +198,10 @@ def arguments(pid: int) -> list[str]:
 def environment(pid: int) -> dict[str, str]:
     """Return the variables with which a program was started; an empty mapping where they cannot be read."""
     return {name: value for name, _, value in (each.partition("=") for each in _strings(f"/proc/{pid}/environ"))}
+
+
+def _code(status: int) -> int:
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _strings(file: str) -> list[str]:

@@ -15,6 +15,7 @@ from trainyard_agent.processes import (
     arguments,
     catches,
     environment,
+    exit_code,
     is_alive,
     open_file,
     pipe,
@@ -25,6 +26,7 @@ from trainyard_agent.processes import (
 from trainyard_agent.program import PYTHON
 from trainyard_agent.spawn import TERMINATION_SIGNALS
 
+TERMINATED_CODE = 128 + signal.SIGTERM
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 """A shell that waits for its command does not forward signals to it."""
 WRAPPERS = frozenset({"timeout", "time", "uv", "conda", "mamba", "micromamba", "pixi", "tini", "dumb-init", "nsys"})
@@ -78,8 +80,8 @@ class Signalling:
     def __init__(self) -> None:
         self.pids: set[int] = set()
         """The processes that a signal was sent to."""
-        self.ended: set[int] = set()
-        """Launchers that this agent ends, after those."""
+        self.ended: dict[int, int] = {}
+        """Launchers that the agent has ended after those, with the exit code that counts: the highest of the ranks."""
         self._held: dict[int, int] = {}
         """Launchers that are stopped until those have exited, with the signal that ends each."""
 
@@ -114,7 +116,9 @@ class Signalling:
         """End the launchers once their ranks have exited: torchrun would wait for those of the other workers."""
         if not self._held or self.running:
             return
+        codes = [code for pid in self.pids if (code := exit_code(pid)) is not None]
         for launcher, number in self._held.items():
+            self.ended[launcher] = max(codes, default=TERMINATED_CODE)
             send(number, launcher)
             send(signal.SIGCONT, launcher)
         self.pids.update(self._held)
@@ -129,7 +133,6 @@ class Signalling:
             send(signal.SIGSTOP, launcher)
             # torchrun has nothing to say but a traceback, except where it shows the files into which its ranks print.
             self._held[launcher] = signal.SIGTERM if theirs - own else signal.SIGKILL
-            self.ended.add(launcher)
 
 
 def forward_signal(number: int, pid: int) -> list[int]:

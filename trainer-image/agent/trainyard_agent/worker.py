@@ -10,12 +10,13 @@ from typing import NamedTuple, Optional
 from trainyard_agent.attempt import FAILED_CODE, Attempt, Command, Outcome
 from trainyard_agent.container_restart import RESTART_CODE, ContainerRestart
 from trainyard_agent.exit_cause import PEER_LOST_CODE
-from trainyard_agent.group import STOP_SECONDS, TERMINATED_CODE, Group
+from trainyard_agent.group import STOP_SECONDS, Group
 from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Final, NextAction, next_action
 from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState, Order
 from trainyard_agent.ranks import SettingError, grace_seconds
+from trainyard_agent.signalling import TERMINATED_CODE
 from trainyard_agent.sync import Sync
 from trainyard_agent.termination_message import Kind, Termination, write
 from trainyard_agent.warm_start import WarmStart
