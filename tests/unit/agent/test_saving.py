@@ -1,5 +1,6 @@
 """Ranks save their work when they are asked to exit: in a pod that ends, in a worker that stays, and below a launcher."""
 
+import os
 import signal
 import sys
 import time
@@ -223,6 +224,36 @@ time.sleep(600)
         assert run.process.poll() is None
     finally:
         run.kill()
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPWR, signal.SIGRTMIN + 3, signal.SIGUSR1]
+)
+def test_stop_signal_of_image_is_no_failure(program: Path, folder: Path, operator: FakeOperator, number: int) -> None:
+    """Ranks without a handler end by it."""
+    script = f"{RANK_PRELUDE}\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\nrecord(f'ready{{R}}', 1)\ntime.sleep(600)"
+    with running_agent(program, folder, script, **credentials(folder, operator.port), **WARM_START_OFF) as run:
+        run.file("ready2")
+        run.file("ready3")
+        operator.wait_for("running")
+        run.process.send_signal(number)
+        assert run.wait()[0] == 128 + number
+        assert "failed" not in {poll["state"] for poll in operator.polls}
+
+
+def test_replaced_worker_leaves_its_ranks_time(program: Path, folder: Path, operator: FakeOperator) -> None:
+    """A preStop hook may signal one rank alone, before the kubelet signals the agent."""
+    script = f"{RANK_PRELUDE}{SAVES.replace('SIGTERM', 'SIGUSR1')}\ntime.sleep(600)"
+    variables = {**credentials(folder, operator.port), **WARM_START_OFF, "TRAINYARD_RESTART_GRACE_SECONDS": "0"}
+    with running_agent(program, folder, script.replace("range(40)", "range(40 if R == 2 else 0)"), **variables) as run:
+        ranks = [int(run.file(f"ready{rank}")) for rank in (2, 3)]
+        operator.wait_for("running")
+        operator.fixed_answer = (410, {"reason": "Replaced", "message": "the pod is deleted"})
+        time.sleep(1)
+        os.kill(ranks[0], signal.SIGUSR1)
+        os.kill(ranks[1], signal.SIGKILL)
+        assert run.wait()[0] == 137
+        assert (folder / "saved2").exists()
 
 
 def test_launcher_that_forwards_output_is_not_stopped(program: Path, tmp_path: Path) -> None:
