@@ -30,7 +30,7 @@ def idle_after(folder: Path, script: str, seconds: float) -> float:
     with subprocess.Popen([sys.executable, "-c", script], cwd=folder) as rank:
         try:
             time.sleep(1)  # It starts.
-            activity, end = Activity([rank.pid]), time.monotonic() + seconds
+            activity, end, idle = Activity([rank.pid]), time.monotonic() + seconds, 0.0
             while time.monotonic() < end:
                 idle = activity.idle_seconds()
                 time.sleep(0.1)
