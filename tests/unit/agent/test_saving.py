@@ -2,15 +2,18 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.polling import until
 from tests.unit.agent.agent_process import AgentProcess, is_alive, running_agent
 from tests.unit.agent.fake_operator import FakeOperator, credentials
 from tests.unit.agent.rank_scripts import RANK_PRELUDE, WARM_START_OFF
+from trainyard_agent.signalling import Signalling
 
 SAVES = """
 def save(*_):
@@ -191,6 +194,22 @@ def test_rank_of_launcher_has_time_to_save(
         assert not any((tmp_path / f"loader{rank}").exists() for rank in (2, 3))
     finally:
         run.kill()
+
+
+def test_second_signal_after_ranks_have_exited_ends_launcher(tmp_path: Path) -> None:
+    (tmp_path / "torchrun").write_text(TORCHRUN)
+    (tmp_path / "rank.py").write_text(
+        "import os, time\nopen('ready' + os.environ['RANK'], 'w').close()\ntime.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "torchrun", "rank.py"], cwd=tmp_path) as launcher:
+        until(lambda: (tmp_path / "ready2").exists() and (tmp_path / "ready3").exists(), 30, "the ranks")
+        signalling = Signalling()
+        signalling.send(signal.SIGTERM, launcher.pid, starts_ranks=True)
+        until(lambda: not signalling.running, 30, "the ranks to exit")
+        signalling.send(signal.SIGTERM, launcher.pid, starts_ranks=True)
+        signalling.release()
+        assert launcher.wait(30) == -signal.SIGKILL
+        assert signalling.ended == {launcher.pid: 143}
 
 
 def test_survivor_below_launcher_saves(program: Path, folder: Path, operator: FakeOperator) -> None:

@@ -104,8 +104,8 @@ class Signalling:
 
     @property
     def running(self) -> list[int]:
-        """The processes that were sent a signal and have not exited."""
-        return [pid for pid in self.pids if is_alive(pid)]
+        """The processes that were sent a signal and have not exited, but for launchers that wait for the others."""
+        return [pid for pid in self.pids if pid not in self._held and is_alive(pid)]
 
     @property
     def holds(self) -> bool:
