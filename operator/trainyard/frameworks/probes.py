@@ -28,9 +28,11 @@ def with_waiting_probes(spec: Json) -> Json:
     probes = {name: main[name] for name in PROBES if main.get(name)}
     if not probes or (main.get("command") or [])[:2] != [SHELL, f"{AGENT_DIR}/start"]:
         return spec
-    delay = {"name": DELAY_VARIABLE, "value": str(_start_seconds(probes))}
+    own: list[Json] = main.get("env") or []
+    is_set = any(variable["name"] == DELAY_VARIABLE for variable in own)
+    delay = [] if is_set else [{"name": DELAY_VARIABLE, "value": str(_start_seconds(probes))}]
     waiting = {name: _waiting(probe, main) for name, probe in probes.items()}
-    changed = {**main, **waiting, "env": [delay, *(main.get("env") or [])]}
+    changed = {**main, **waiting, "env": [*delay, *own]}
     return {**spec, "containers": [changed, *spec["containers"][1:]]}
 
 

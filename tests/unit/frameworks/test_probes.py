@@ -89,6 +89,12 @@ def test_delay_is_that_of_a_new_container(probes: Json, delay: str | None) -> No
     assert delay_of(main_of(**probes)) == delay
 
 
+def test_delay_of_user_is_kept() -> None:
+    own = [{"name": "TRAINYARD_PROBE_DELAY_SECONDS", "value": "7"}]
+    made = main_of(livenessProbe=EXEC, env=own)
+    assert [each for each in made["env"] if each["name"] == own[0]["name"]] == own
+
+
 @pytest.mark.parametrize("probe", [{}, {"httpGet": {"port": "unknown"}}, {"custom": {}}])
 def test_unknown_check_stays(probe: Json) -> None:
     assert main_of(livenessProbe=probe).get("livenessProbe") == probe
