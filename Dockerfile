@@ -55,6 +55,7 @@ COPY trainer-image/agent /src/agent
 RUN mkdir -p /opt/trainyard/agent \
     && python3 -m zipapp --compress --output /opt/trainyard/agent/agent /src/agent
 COPY trainer-image/start-agent.sh /opt/trainyard/agent/start
+COPY trainer-image/probe-worker.sh /opt/trainyard/agent/probe
 
 FROM python
 COPY --from=dependencies /opt/trainyard /opt/trainyard

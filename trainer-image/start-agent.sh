@@ -2,7 +2,7 @@
 # Find a Python for the agent, in workers whose image does not hold it. The worker's command follows as arguments.
 # Where there is no Python, exit code 96 asks the operator for workers without the agent.
 # The kernel delivers no signal to the first process of a container that it does not catch.
-trap 'exit 143' TERM INT
+trap 'exit 143' TERM INT HUP QUIT
 for word in "$@"; do
     case ${word##*/} in
     -*) ;;

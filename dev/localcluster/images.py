@@ -77,7 +77,7 @@ class Image:
         return folder / f"{self.name}-{self.contents}.tar"
 
 
-SOURCES_OF_AGENT: Final = ("trainer-image/agent", "trainer-image/start-agent.sh")
+SOURCES_OF_AGENT: Final = ("trainer-image/agent", "trainer-image/start-agent.sh", "trainer-image/probe-worker.sh")
 IMAGES: Final = {
     image.name: image
     for image in (

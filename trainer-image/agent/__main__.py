@@ -5,9 +5,14 @@ import os
 import signal
 import sys
 
+if sys.argv[1:2] == ["--probe"]:
+    from trainyard_agent.probe import main as probe
+
+    sys.exit(probe(sys.argv[2]))
+
 # The kernel delivers no signal to PID 1 that it does not catch, and a worker that is asked to exit while it starts is not asked again.
 early: "list[int]" = []
-for number in (signal.SIGTERM, signal.SIGINT):
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     signal.signal(number, lambda number, _: early.append(number))
 try:
     from trainyard_agent.main import main

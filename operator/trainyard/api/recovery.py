@@ -129,6 +129,10 @@ class Recovery(Model):
     hang_timeout_seconds: int | None = Field(default=None, ge=0, le=7 * DAY)
     """Seconds without a step after which `trainyard-agent` stops a hung worker. It needs programs that report progress
     (`trainyard_agent.progress`). Not set: five times the usual step time, at least 30 seconds. 0: never."""
+    restart_grace_seconds: int | None = Field(default=None, ge=0, le=DAY)
+    """Seconds that the ranks of workers which keep their pods get to save their work after SIGTERM when the group restarts. Ranks without
+    a handler for SIGTERM, and ranks that are blocked, for example in a collective with a lost peer, get two seconds. Not set:
+    terminationGracePeriodSeconds of the template."""
     force_delete_after_seconds: int = Field(default=300, ge=0, le=7 * DAY)
     """Seconds after the grace period after which an unused pod on an unreachable node is deleted by force. Without it, the pod stays
     Terminating until the node returns. Its processes may still run there. 0: never."""

@@ -121,7 +121,7 @@ def _init_container(spec: Json, main: Json, image: str, mount: Json) -> Json:
     return {
         "name": AGENT,
         "image": image,
-        "command": ["cp", f"{IMAGE_AGENT_DIR}/agent", f"{IMAGE_AGENT_DIR}/start", AGENT_DIR],
+        "command": ["cp", *(f"{IMAGE_AGENT_DIR}/{file}" for file in ("agent", "start", "probe")), AGENT_DIR],
         "resources": asked,
         "securityContext": security,
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -12,7 +12,12 @@ from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks import torch
 from trainyard.frameworks.worker_spec import Json, Worker
 
-SETTINGS = ("TRAINYARD_WARM_START", "TRAINYARD_HANG_TIMEOUT_SECONDS", "TRAINYARD_GRACE_PERIOD_SECONDS")
+SETTINGS = (
+    "TRAINYARD_WARM_START",
+    "TRAINYARD_HANG_TIMEOUT_SECONDS",
+    "TRAINYARD_GRACE_PERIOD_SECONDS",
+    "TRAINYARD_RESTART_GRACE_SECONDS",
+)
 """Variables that are set only where they differ from the default. An empty value means that they are not set."""
 
 
@@ -83,6 +88,8 @@ def common_variables(worker: Worker) -> list[Json]:
         variables["TRAINYARD_WARM_START"] = "0"
     if (hang_timeout := worker.spec.recovery.hang_timeout_seconds) is not None:
         variables["TRAINYARD_HANG_TIMEOUT_SECONDS"] = str(hang_timeout)
+    if (restart_grace := worker.spec.recovery.restart_grace_seconds) is not None:
+        variables["TRAINYARD_RESTART_GRACE_SECONDS"] = str(restart_grace)
     if worker.spec.grace_seconds != DEFAULT_GRACE_SECONDS:
         variables["TRAINYARD_GRACE_PERIOD_SECONDS"] = str(worker.spec.grace_seconds)
     return [{"name": name, "value": value} for name, value in variables.items()]

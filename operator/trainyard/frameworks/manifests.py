@@ -27,6 +27,7 @@ from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, requ
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint, with_coordinator
 from trainyard.frameworks.environment import environment
+from trainyard.frameworks.probes import with_waiting_probes
 from trainyard.frameworks.worker_spec import Json, Worker, dns_names
 
 UNREACHABLE_SECONDS = 30
@@ -77,7 +78,7 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
-        spec = with_coordinator(spec, endpoint, joins=joins)
+        spec = with_waiting_probes(with_coordinator(spec, endpoint, joins=joins))
     spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
     spec = _with_node_affinity(worker, spec)
     # Variables for every Service of the namespace would slow the start and clash with the program's own.

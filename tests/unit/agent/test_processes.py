@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.polling import until
 from tests.unit.agent.worker_environment import AGENT_SOURCE
-from trainyard_agent.processes import descendants, forward_signal, is_alive, kill_all
+from trainyard_agent.processes import descendants, is_alive, kill_all
+from trainyard_agent.signalling import forward_signal
 
 
 def test_processes_of_another_user_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

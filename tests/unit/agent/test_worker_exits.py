@@ -57,6 +57,7 @@ from trainyard_agent.attempt import Command
 from trainyard_agent.group import Group
 from trainyard_agent.orders import Final, OperatorView
 from trainyard_agent.container_restart import ContainerRestart
+from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.worker import Worker
 import os
 class Silent:
@@ -65,7 +66,7 @@ class Silent:
     def report(self, *_, **__): pass
 with Group() as group:
     environment = {{**os.environ, "TRAINYARD_ATTEMPT": "4"}}
-    end = Worker(Command(["true"], starts_ranks=False), environment, group, Silent(), print, ContainerRestart({{}}, print)).run(wait=True)
+    end = Worker(Command(["true"], starts_ranks=False), environment, group, Silent(), print, ContainerRestart({{}}, print), ProbeState({{}}, print)).run(wait=True)
 print(end.code, end.message and end.message.partition("\\n")[2])
 """
 

@@ -121,7 +121,13 @@ def test_init_container_is_first_and_mount_read_only() -> None:
     spec = pod(worker(main, pod={"initContainers": own, "volumes": [{"name": "data", "emptyDir": {}}]}))
     bringer, fetch = spec["initContainers"]
     assert (bringer["name"], bringer["image"], fetch["name"]) == ("trainyard-agent", "operator:1", "fetch")
-    assert bringer["command"] == ["cp", "/opt/trainyard/agent/agent", "/opt/trainyard/agent/start", "/run/trainyard"]
+    assert bringer["command"] == [
+        "cp",
+        "/opt/trainyard/agent/agent",
+        "/opt/trainyard/agent/start",
+        "/opt/trainyard/agent/probe",
+        "/run/trainyard",
+    ]
     assert bringer["volumeMounts"] == [{"name": "trainyard-agent", "mountPath": "/run/trainyard"}]
     mounts = spec["containers"][0]["volumeMounts"]
     assert {"name": "trainyard-agent", "mountPath": "/run/trainyard", "readOnly": True} in mounts

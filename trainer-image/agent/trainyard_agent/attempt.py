@@ -13,7 +13,7 @@ from trainyard_agent.hang_diagnosis import Observers
 from trainyard_agent.memory import Kills
 from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.progress_files import Progress, shared_variables
-from trainyard_agent.ranks import environments, grace_seconds, hang_seconds, place
+from trainyard_agent.ranks import environments, grace_seconds, hang_seconds, place, restart_grace_seconds
 from trainyard_agent.recorder import Recorder, defaults
 from trainyard_agent.reporter import Reporter
 from trainyard_agent.spawn import UNSTARTABLE_CODES
@@ -58,7 +58,7 @@ class Attempt:
         self._command, self._environment, self._group, self._log = command, environment, group, log
         self._warm = warm
         self._place, self._hang_seconds = place(environment), hang_seconds(environment)
-        self._grace_seconds = grace_seconds(environment)
+        self._grace_seconds, self._restart_grace = grace_seconds(environment), restart_grace_seconds(environment)
         self._reporting_ranks = set[int]() if reporting_ranks is None else reporting_ranks
         self._kills = Kills()
 
@@ -87,7 +87,7 @@ class Attempt:
             stop = CoordinatedStop(folder, self._place, self._grace_seconds, link.report_stop, link.view)
             observers = Observers(progress, recorder, reporter)
             supervisor = Supervisor(self._group, self._place, observers, stop, self._kills, link, self._log)
-            outcome = Outcome(*supervisor.run())
+            outcome = Outcome(*supervisor.run(self._restart_grace))
             if kept := recorder.summary():
                 self._log(kept)
             if outcome == Outcome():
@@ -107,7 +107,7 @@ class Attempt:
             variables.update({**progress.variables(rank), **recorder.variables})
         try:
             if self._warm is None or not self._warm.start(made):
-                self._group.start(self._command.words, made)
+                self._group.start(self._command.words, made, starts_ranks=self._command.starts_ranks)
         except OSError as error:
             return error
         return None

@@ -12,16 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard_agent import processes
+from trainyard_agent.activity import Activity
 from trainyard_agent.exit_cause import Tail
-from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, spawn
+from trainyard_agent.signalling import Signalling
+from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, TERMINATION_SIGNALS, spawn
 
-TERMINATION_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Those by which this worker is asked to exit."""
 WAKE_BYTE = b"\0"
 """No signal has this number."""
 KILL_SECONDS = 20.0
 """How long to wait for killed processes: to give back the memory of a GPU takes its time."""
-
+STOP_SECONDS = 2.0
+"""How long a rank gets to exit that has no handler for SIGTERM, or is blocked; and a launcher whose ranks have exited."""
+LOOK_SECONDS = 0.1
+"""How often to look at processes of which no signal tells that they have exited."""
 LAST_READS = 64
 """Of 64 KiB each: more than a pipe holds."""
 
@@ -57,8 +60,8 @@ class Group:
         self.has_run = False
         """Whether anything was ever started."""
         self._running: dict[int, _Rank] = {}
-        self._signalled: set[int] = set()
-        """PIDs that a signal was sent to."""
+        self._signalling = Signalling()
+        self._starts_ranks = False
         self._selector = selectors.DefaultSelector()
         self._handlers: list[tuple[int, object]] = []
 
@@ -89,11 +92,17 @@ class Group:
 
     def reset(self) -> None:
         """Forget the attempt before, of which nothing runs any more."""
-        self.exits, self._signalled = [], set()
+        self.exits, self._signalling, self._starts_ranks = [], Signalling(), False
 
-    def start(self, command: Sequence[str], environments: Mapping[int, Mapping[str, str]]) -> None:
-        """Start the command once for each rank, when nothing runs. Raises OSError where it cannot be started at all."""
+    def start(
+        self, command: Sequence[str], environments: Mapping[int, Mapping[str, str]], *, starts_ranks: bool = False
+    ) -> None:
+        """Start the command once for each rank, when nothing runs. Raises OSError where it cannot be started at all.
+
+        `starts_ranks`: the command starts the ranks itself, and signals are meant for those.
+        """
         self.reset()
+        self._starts_ranks = starts_ranks
         for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
@@ -137,8 +146,9 @@ class Group:
 
     @property
     def terminations(self) -> int:
-        """How many signals have come by which this worker is asked to exit."""
-        return sum(number in TERMINATION_SIGNALS for number in self.signals)
+        """How many signals have come by which this worker is asked to exit: one of those that mean it, or one that ended a rank."""
+        ended_ranks = {exited.code - 128 for exited in self.exits}
+        return sum(number in TERMINATION_SIGNALS or number in ended_ranks for number in self.signals)
 
     @property
     def is_terminating(self) -> bool:
@@ -157,6 +167,9 @@ class Group:
 
     def wait(self, seconds: float | None) -> None:
         """Wait until something happens, for so long at most: a rank exits, a signal comes, a rank prints something."""
+        if self._signalling.holds:
+            self._signalling.release()
+            seconds = LOOK_SECONDS if seconds is None else min(seconds, LOOK_SECONDS)
         for key, _ in self._selector.select(seconds):
             if key.data is None:
                 self._read_signals()
@@ -174,6 +187,25 @@ class Group:
             self.wait(left)
         self.kill()
 
+    def stop_after_saving(self, grace: float, is_saving: Callable[[], bool]) -> None:
+        """Ask all ranks to exit by SIGTERM, wait while they save their work, for `grace` seconds at most, and kill what is left.
+
+        Ranks without a handler, and ranks of which all are blocked, get two seconds. `is_saving`: whether a rank says that it saves.
+        If this worker is asked to exit meanwhile, the limit is that of the pod.
+        """
+        began, asked = time.monotonic(), self.terminations
+        self.send(signal.SIGTERM)
+        savers = [pid for pid in self._signalling.running if processes.catches(pid, signal.SIGTERM)]
+        activity = Activity(savers)
+        while self._running or self.has_outlasting_children():
+            waited = time.monotonic() - began
+            is_idle = activity.idle_seconds() >= STOP_SECONDS and not is_saving()
+            is_over = waited >= grace or is_idle or not any(map(processes.is_alive, savers))
+            if waited >= STOP_SECONDS and is_over and self.terminations == asked:
+                break
+            self.wait(LOOK_SECONDS)
+        self.kill()
+
     def kill(self) -> None:
         """Kill all that belongs to the attempt."""
         processes.kill_all(os.getpid(), KILL_SECONDS, self._reap, self.protected)
@@ -187,7 +219,7 @@ class Group:
     def send(self, number: int) -> None:
         """Send a signal to all ranks."""
         for pid in [*self._running]:
-            self._signalled.update(processes.forward_signal(number, pid))
+            self._signalling.send(number, pid, starts_ranks=self._starts_ranks)
 
     def ask(self, number: int) -> None:
         """Send a signal to those ranks that catch it, through shells and launchers."""
@@ -196,7 +228,7 @@ class Group:
 
     def has_outlasting_children(self) -> bool:
         """Return whether a process that got a signal still runs though the ranks have exited: what a shell had waited for."""
-        return not self._signalled.isdisjoint(processes.descendants(os.getpid()))
+        return not self._signalling.pids.isdisjoint(processes.descendants(os.getpid()))
 
     def _read_signals(self) -> None:
         for number in os.read(self._wake_reader, 4096):
@@ -211,7 +243,7 @@ class Group:
             each = self._running.pop(pid, None)
             if each is not None:
                 self._forget(each)
-                self.exits.append(Exit(each.rank, code, each.tail.text))
+                self.exits.append(Exit(each.rank, self._signalling.ended.get(pid, code), each.tail.text))
 
     def _pump(self, each: _Rank) -> bool:
         """Pass on what a rank has printed. Returns whether there may be more."""

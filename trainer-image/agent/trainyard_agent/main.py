@@ -17,8 +17,9 @@ from trainyard_agent.attempt import Command
 from trainyard_agent.container_restart import ContainerRestart
 from trainyard_agent.group import Group
 from trainyard_agent.orders import waits_at_start
+from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState
-from trainyard_agent.ranks import SettingError, grace_seconds, hang_seconds, place
+from trainyard_agent.ranks import SettingError, grace_seconds, hang_seconds, place, restart_grace_seconds
 from trainyard_agent.spawn import STANDARD_ERROR
 from trainyard_agent.sync import Sync
 from trainyard_agent.termination_message import Kind, Termination, write
@@ -57,13 +58,15 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         own_place, wait = place(os.environ), waits_at_start(os.environ)
         hang_seconds(os.environ)
         grace_seconds(os.environ)
+        restart_grace_seconds(os.environ)
     except SettingError as error:
         return _reject(str(error))
     restarts = ContainerRestart(os.environ, _log)
     wait = wait or restarts.attempt is not None
     attempt, state = restarts.attempt or own_place.attempt, AgentState.WAITING if wait else AgentState.RUNNING
     with group, Sync(os.environ, _log, group.wake, attempt, state) as sync:
-        worker = Worker(Command(command, starts_ranks), os.environ, group, sync, _log, restarts)
+        probes = ProbeState(os.environ, _log)
+        worker = Worker(Command(command, starts_ranks), os.environ, group, sync, _log, restarts, probes)
         exited = worker.run(wait=wait)
         if exited.message is not None:
             _write(exited.message)

@@ -6,23 +6,29 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
-"""A shell that waits for its command does not forward signals to it."""
 STOPPED = frozenset("Tt")
 UNINTERRUPTIBLE = "D"
 GONE = frozenset("ZX")
 """States of a process that has exited and is yet to be reaped."""
 
 
-class _Process(NamedTuple):
+class Process(NamedTuple):
+    """A process, from its line in `/proc`."""
+
     name: str
     state: str
     parent: int
+    faults: int
+    """Pages that it has touched for the first time."""
+    ticks: int
+    """Of the processor, that it has used."""
+    exit_status: int
+    """As `waitpid` has it; 0 while it runs."""
 
 
 def adopt_orphans() -> None:
@@ -45,24 +51,30 @@ def reap() -> Iterator[tuple[int, int]]:
             return
         if pid == 0:
             return
-        yield pid, 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        yield pid, _code(status)
+
+
+def exit_code(pid: int) -> int | None:
+    """Return the exit code of a process that has exited and whose parent has not noticed yet; None where it is not known."""
+    process = stat(pid)
+    return _code(process.exit_status) if process is not None and process.state in GONE else None
 
 
 def is_alive(pid: int) -> bool:
     """Return whether this process has not exited."""
-    process = _stat(pid)
+    process = stat(pid)
     return process is not None and process.state not in GONE
 
 
 def is_stopped(pid: int) -> bool:
     """Return whether this process was stopped, by SIGSTOP or a debugger."""
-    process = _stat(pid)
+    process = stat(pid)
     return process is not None and process.state in STOPPED
 
 
 def blocked(pid: int) -> str:
     """Return why a process cannot answer: `stopped` by a signal, or `uninterruptible` in the kernel; else an empty string."""
-    process = _stat(pid)
+    process = stat(pid)
     if process is None or process.state not in STOPPED | {UNINTERRUPTIBLE}:
         return ""
     return "uninterruptible" if process.state == UNINTERRUPTIBLE else "stopped"
@@ -73,30 +85,13 @@ def descendants(root: int, protected: Collection[int] = frozenset()) -> set[int]
     return {pid for pid, process in _below(root, protected).items() if process.state not in GONE}
 
 
-def forward_signal(number: int, pid: int) -> list[int]:
-    """Send a signal to a process; to a shell, also to what it waits for. Returns their PIDs.
-
-    A process that only reads what another writes, as `tee` does, is left alone: it exits after the writer, whose output it keeps.
-    """
-    table, targets, readers = _table(), [pid], set[int]()
-    if pid in table and table[pid].name in SHELLS:
-        children = [child for child, process in table.items() if process.parent == pid and process.state not in GONE]
-        targets += children
-        written = {pipe for child in children for pipe in (_pipe(child, 1), _pipe(child, 2))} - {None}
-        readers = {child for child in children if _pipe(child, 0) in written and not _catches(child, number)}
-    for each in targets:
-        if each not in readers:
-            _send(number, each)
-    return targets
-
-
 def ask(number: int, pid: int) -> None:
     """Send a signal to the first processes from `pid` downwards that catch it; to none where none does, since it would kill them."""
-    table, level = _table(), [pid]
+    table, level = processes_by_pid(), [pid]
     while level:
-        if catching := [each for each in level if _catches(each, number)]:
+        if catching := [each for each in level if catches(each, number)]:
             for each in catching:
-                _send(number, each)
+                send(number, each)
             return
         level = [child for child, process in table.items() if process.parent in level and process.state not in GONE]
 
@@ -113,28 +108,28 @@ def kill_all(
     # One that has just exited may have started another that this look has missed, and so on in a chain.
     while (left := _below(root, protected).keys()) and time.monotonic() < end:
         for pid in left:
-            _send(signal.SIGKILL, pid)
+            send(signal.SIGKILL, pid)
         reap_them()
         if left <= before:
             time.sleep(0.005)
         before |= left
 
 
-def _table() -> dict[int, _Process]:
+def processes_by_pid() -> dict[int, Process]:
     """Return all processes, by PID."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    return {pid: process for pid in pids if (process := _stat(pid)) is not None}
+    return {pid: process for pid in pids if (process := stat(pid)) is not None}
 
 
-def _below(root: int, protected: Collection[int]) -> dict[int, _Process]:
+def _below(root: int, protected: Collection[int]) -> dict[int, Process]:
     """Return all processes below `root`, but for the `protected` and those below them; also those that are yet to be reaped."""
-    table = _table()
+    table = processes_by_pid()
     for pid in protected:
         table.pop(pid, None)
     return {pid: process for pid, process in table.items() if _is_below(pid, root, table)}
 
 
-def _is_below(pid: int, root: int, table: dict[int, _Process]) -> bool:
+def _is_below(pid: int, root: int, table: dict[int, Process]) -> bool:
     # Read one after the other, the parents can form a cycle where a PID was used again meanwhile.
     for _ in range(len(table)):
         if pid not in table:
@@ -145,27 +140,36 @@ def _is_below(pid: int, root: int, table: dict[int, _Process]) -> bool:
     return False
 
 
-def _stat(pid: int) -> _Process | None:
+def stat(pid: int) -> Process | None:
+    """Return what `/proc` knows of a process, or None where there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (OSError, ValueError):
         return None
     # The name is in brackets and may hold brackets and spaces itself.
     before, _, after = text.rpartition(")")
-    state, parent, *_ = after.split()
-    return _Process(before.partition("(")[2], state, int(parent))
+    state, parent, *rest = after.split()
+    return Process(
+        before.partition("(")[2], state, int(parent), int(rest[5]), int(rest[9]) + int(rest[10]), int(rest[-1])
+    )
 
 
-def _pipe(pid: int, descriptor: int) -> str | None:
+def pipe(pid: int, descriptor: int) -> str | None:
     """Return the pipe behind a descriptor of a process, or None where it is another kind of file."""
-    try:
-        file = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
-    except OSError:
-        return None
+    file = open_file(pid, descriptor)
     return file if file.startswith("pipe:") else None
 
 
-def _catches(pid: int, number: int) -> bool:
+def open_file(pid: int, descriptor: int) -> str:
+    """Return the file behind a descriptor of a process; empty where it cannot be read."""
+    try:
+        return str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
+    except OSError:
+        return ""
+
+
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for this signal."""
     try:
         text = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
@@ -174,7 +178,34 @@ def _catches(pid: int, number: int) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def _send(number: int, pid: int) -> None:
+def send(number: int, pid: int) -> None:
+    """Send a signal to a process that may have exited, or may be another user's."""
     # Another user's processes (of sudo, for example) cannot be signalled. They exit with the container.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def running_children(pid: int, table: Mapping[int, Process]) -> list[int]:
+    """Return the PIDs of its children that have not exited."""
+    return [child for child, process in table.items() if process.parent == pid and process.state not in GONE]
+
+
+def arguments(pid: int) -> list[str]:
+    """Return the command line of a process; an empty list where it cannot be read."""
+    return _strings(f"/proc/{pid}/cmdline")
+
+
+def environment(pid: int) -> dict[str, str]:
+    """Return the variables with which a program was started; an empty mapping where they cannot be read."""
+    return {name: value for name, _, value in (each.partition("=") for each in _strings(f"/proc/{pid}/environ"))}
+
+
+def _code(status: int) -> int:
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _strings(file: str) -> list[str]:
+    try:
+        return [part for part in Path(file).read_text(errors="replace").split("\0") if part]
+    except OSError:
+        return []

@@ -17,6 +17,7 @@ from trainyard_agent.report import DIR_VARIABLE, FILE_VARIABLE, STACK_SUFFIX, Ra
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, with a folder of our own in it
 HANG_DETECTION_OFF = 0.0
+CHECKPOINT_PHASE = "checkpoint"
 AT_START = RankState(None, "start")
 
 
@@ -109,6 +110,11 @@ class Progress:
         """Return the last step that a rank has reported; below a launcher, the one that all ranks have completed."""
         states = self.read_all(self._known_ranks() if self.launcher else [rank])
         return min((state.step for state in states.values() if state.step is not None), default=None)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a rank has reported that it writes a checkpoint."""
+        return any(state.phase == CHECKPOINT_PHASE for state in self.read_all(self._known_ranks()).values())
 
     def stacks(self) -> dict[int, str]:
         """Return what the ranks that report progress have written of where they are."""

@@ -93,6 +93,12 @@ def grace_seconds(environment: Mapping[str, str]) -> float:
     return float(_number(environment, name, 0, 10**9)) if environment.get(name) else DEFAULT_GRACE_SECONDS
 
 
+def restart_grace_seconds(environment: Mapping[str, str]) -> float:
+    """Return the seconds that ranks get to save their work when the group restarts; by default the pod's. Raises SettingError."""
+    name = "TRAINYARD_RESTART_GRACE_SECONDS"
+    return float(_number(environment, name, 0, 10**9)) if environment.get(name) else grace_seconds(environment)
+
+
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):

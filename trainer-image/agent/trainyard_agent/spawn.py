@@ -8,7 +8,9 @@ import signal
 from collections.abc import Mapping, Sequence
 
 STANDARD_ERROR = 2
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPWR, signal.SIGRTMIN + 3)
+"""Those by which this worker is asked to exit: the kubelet's, and those that images name as STOPSIGNAL, as those with systemd do."""
+SIGNALS = (*TERMINATION_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that this process handles, and forwards."""
 UNSTARTABLE = (
     errno.EACCES,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -10,16 +9,16 @@ from typing import NamedTuple, Optional
 
 from trainyard_agent.coordinated_stop import CoordinatedStop
 from trainyard_agent.exit_cause import is_peer_loss, strip_launcher, strip_rank_marks
-from trainyard_agent.group import TERMINATION_SIGNALS, Exit, Group
+from trainyard_agent.group import Exit, Group
 from trainyard_agent.hang_diagnosis import HangDiagnosis, Observers
 from trainyard_agent.memory import Kills
 from trainyard_agent.operator_link import Failure, OperatorLink
+from trainyard_agent.orders import Final
 from trainyard_agent.ranks import Place
+from trainyard_agent.spawn import TERMINATION_SIGNALS
 from trainyard_agent.stopping import SAVED
 from trainyard_agent.termination_message import Kind, Termination, failure, is_plain, summary, write
 
-STOP_SECONDS = 2.0
-"""How long the other ranks get to exit by themselves when one has failed: they wait for it in vain."""
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 CAUSE_SECONDS = 3.0
@@ -55,9 +54,12 @@ class Supervisor:
         self._withheld: list[int] = []
         """Signals that the ranks are spared while they stop together."""
 
-    def run(self) -> Result:
-        """Supervise until all ranks have exited: by themselves, because one failed or hung, or by the operator's order."""
-        group = self._group
+    def run(self, restart_grace: float) -> Result:
+        """Supervise until all ranks have exited: by themselves, because one failed or hung, or by the operator's order.
+
+        `restart_grace`: the seconds that ranks get to save their work when the group restarts.
+        """
+        group, self._restart_grace = self._group, restart_grace
         with closing(self._stop):
             while group.running:
                 self._wait()
@@ -93,7 +95,11 @@ class Supervisor:
     def _act(self) -> Result | None:
         """Do what a failure, an order or a hang asks for. Returns the result where that ends the attempt at once."""
         group, link = self._group, self._link
-        if group.failed and not (group.running and self._stop.expects(exited.code for exited in group.exits)):
+        # A pod that is being deleted, by whatever signal, leaves its ranks their time: `must_stop` says when that is over.
+        is_leaving = group.running and link.view().final is Final.REPLACED
+        if group.failed and not (
+            group.running and (is_leaving or self._stop.expects(exited.code for exited in group.exits))
+        ):
             self._stop_after_failure()
         elif group.running and link.must_stop():
             self._stop_by_order()
@@ -106,13 +112,16 @@ class Supervisor:
         self._await_cause()
         self._failure = self._describe_failure()
         self._link.report_failure(self._failure)
-        self._group.stop(signal.SIGTERM, STOP_SECONDS)
+        self._stop_ranks()
 
     def _stop_by_order(self) -> None:
         order = self._link.view().order
         if order is not None and order.hung:
             self._diagnosis.log_stacks()
-        self._group.stop(signal.SIGTERM, STOP_SECONDS)
+        self._stop_ranks()
+
+    def _stop_ranks(self) -> None:
+        self._group.stop_after_saving(self._restart_grace, lambda: self._progress.is_saving)
 
     def _await_cause(self) -> None:
         """Wait for the rank that is the cause: a rank that lost a peer exits at once, the peer may still be about to."""

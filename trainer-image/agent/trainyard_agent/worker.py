@@ -10,12 +10,13 @@ from typing import NamedTuple, Optional
 from trainyard_agent.attempt import FAILED_CODE, Attempt, Command, Outcome
 from trainyard_agent.container_restart import RESTART_CODE, ContainerRestart
 from trainyard_agent.exit_cause import PEER_LOST_CODE
-from trainyard_agent.group import Group
+from trainyard_agent.group import STOP_SECONDS, Group
 from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Final, NextAction, next_action
+from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState, Order
 from trainyard_agent.ranks import SettingError, grace_seconds
-from trainyard_agent.supervisor import STOP_SECONDS
+from trainyard_agent.signalling import TERMINATED_CODE
 from trainyard_agent.sync import Sync
 from trainyard_agent.termination_message import Kind, Termination, write
 from trainyard_agent.warm_start import WarmStart
@@ -24,7 +25,6 @@ LOOK_SECONDS = 1.0
 """How often an idle worker looks at the clock."""
 PREPARED_SECONDS = 60.0
 """A worker that waits for the others reports after so long that it is prepared, whatever its imports do."""
-TERMINATED_CODE = 143
 
 
 class WorkerExit(NamedTuple):
@@ -46,6 +46,7 @@ class Worker:
         sync: Sync,
         log: Callable[[str], None],
         restarts: ContainerRestart,
+        probes: ProbeState,
     ) -> None:
         self._command, self._inherited, self._group, self._sync, self._log = command, environment, group, sync, log
         can_prepare = sync.is_active and not command.starts_ranks
@@ -57,7 +58,7 @@ class Worker:
         self._since = time.monotonic()
         """When the state began."""
         self._patience = SILENCE_SECONDS
-        self._restarts = restarts
+        self._restarts, self._probes = restarts, probes
         self._rejected: Order | None = None
         """The order that could not be carried out, which is logged once."""
 
@@ -66,6 +67,7 @@ class Worker:
         failure: Failure | None = None
         environment: Mapping[str, str] | None = self._inherited
         if wait:
+            self._probes.hold()
             self._state = AgentState.WAITING
             self._new_attempt(self._inherited).prepare(delay=False)
             environment = self._await_start()
@@ -100,14 +102,21 @@ class Worker:
         attempt = self._new_attempt(environment)
         if self._state is not AgentState.RUNNING:
             self._set_state(AgentState.RUNNING)
+        self._probes.begin()
         return attempt.run(
             OperatorLink(
-                must_stop=lambda: self._next_action() in {NextAction.JOIN, NextAction.EXIT},
+                must_stop=self._must_stop,
                 report_failure=self._report_failure,
                 report_stop=lambda stop: self._sync.report(self._attempt, AgentState.RUNNING, stop=stop),
                 view=lambda: self._sync.view(self._since),
             )
         )
+
+    def _must_stop(self) -> bool:
+        if self._next_action() not in {NextAction.JOIN, NextAction.EXIT}:
+            return False
+        self._probes.hold()
+        return True
 
     def _report_failure(self, failure: Failure) -> None:
         if not self._group.is_terminating:
@@ -168,6 +177,8 @@ class Worker:
 
     def _set_state(self, state: AgentState, failure: Failure | None = None) -> None:
         self._state, self._since = state, time.monotonic()
+        if state is not AgentState.RUNNING:
+            self._probes.hold()
         prepared = state is not AgentState.WAITING or self._is_prepared()
         self._sync.report(self._attempt, state, failure, prepared=prepared)
 

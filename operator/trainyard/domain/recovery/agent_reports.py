@@ -24,7 +24,9 @@ ABSENT_AGENT_TIMEOUT = timedelta(seconds=12)
 """How long an agent may be away after its connection was closed, for example by an orderly shutdown of its machine. By then
 the node would have reported an exit, and an agent that runs would have connected again."""
 AGENT_READY_TIMEOUT = timedelta(seconds=60)
-"""How long an agent may take to stop its ranks. The operator replaces the pod of one that takes longer."""
+"""How long an agent may take to connect, or to stop its ranks. The operator replaces the pod of one that takes longer."""
+KILL_TIME = timedelta(seconds=30)
+"""How long an agent may take to kill its ranks once their time to save is over: to give back the memory of a GPU takes its time."""
 MAX_CLOCK_SKEW = timedelta(seconds=3)
 """The most by which clocks of a cluster differ."""
 AGENT_CONNECT_TIMEOUT = timedelta(seconds=6)
@@ -93,7 +95,7 @@ def waits(snapshot: Snapshot, now: datetime) -> list[float]:
     waits += [left for pod in snapshot.current if (left := _connect_time_left(snapshot, pod, now))]
     begun = _rendezvous_start(snapshot)
     if begun and any(_was_kept(snapshot, pod) and pod.index not in snapshot.ready_workers for pod in snapshot.current):
-        waits.append(AGENT_READY_TIMEOUT - (now - begun))
+        waits.append(_restart_timeout(snapshot) - (now - begun))
     return [whole_seconds(wait) for wait in waits if wait > timedelta()]
 
 
@@ -203,14 +205,15 @@ def _silent(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView | None:
 def _restarts_too_slowly(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView | None:
     """The processes or the container of a kept pod did not restart in time."""
     start, agent = _rendezvous_start(snapshot), snapshot.agents.get(pod.uid)
-    late = start is not None and now - start >= AGENT_READY_TIMEOUT and _was_kept(snapshot, pod)
+    limit = _restart_timeout(snapshot)
+    late = start is not None and now - start >= limit and _was_kept(snapshot, pod)
     if not late or pod.index in snapshot.ready_workers:
         return None
     container = restarts_container(snapshot.job.status, pod)
     if not container and (agent is None or state(pod) is not State.RUNNING):
         return None
     what = "its container did not restart" if container else "its processes did not exit"
-    return _not_ready(pod, f"{what} within {AGENT_READY_TIMEOUT.seconds} seconds", now)
+    return _not_ready(pod, f"{what} within {limit.total_seconds():.0f} seconds", now)
 
 
 RULES: tuple[Callable[[Snapshot, PodView, datetime], PodView | None], ...] = (
@@ -259,6 +262,14 @@ def _connect_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timed
 def _was_kept(snapshot: Snapshot, pod: PodView) -> bool:
     """Return whether the pod was created before this attempt. A new one may take as long as its image and its node need."""
     return pod.attempt < snapshot.job.status.attempt
+
+
+def _restart_timeout(snapshot: Snapshot) -> timedelta:
+    """Return how long the agent of a kept pod may take until nothing of the attempt before runs there any more."""
+    spec = snapshot.job.spec
+    grace = spec.recovery.restart_grace_seconds
+    saving = timedelta(seconds=spec.grace_seconds if grace is None else grace)
+    return max(AGENT_READY_TIMEOUT, saving + KILL_TIME)
 
 
 def _rendezvous_start(snapshot: Snapshot) -> datetime | None:

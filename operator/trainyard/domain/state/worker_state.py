@@ -1,5 +1,6 @@
 """Derive the state of a worker from its pod. Pure."""
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,8 +31,10 @@ START_REASONS = {
     INIT_RUNNING: Reason.INIT_CONTAINER_SLOW,
 }
 """By what a node reports about a pod that has a node and does not start."""
-STOP_SIGNAL_CODES = frozenset({128 + 9, 128 + 15})
-"""The exit codes of SIGKILL and SIGTERM, the signals that terminate a deleted pod."""
+STOP_SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM")
+"""Signals that terminate a deleted pod: the kubelet's, those that images name as STOPSIGNAL, and those that preStop hooks send."""
+STOP_SIGNAL_CODES = frozenset(128 + signal.Signals[name] for name in STOP_SIGNALS)
+"""The exit codes of programs that end by them."""
 CAUSED_BY_WORKER = frozenset({"OOMKilled", "Evicted"})
 """The reasons of a node that has terminated a worker for its own use of resources."""
 

@@ -286,6 +286,15 @@ def test_stuck_processes_are_removed_with_their_pod() -> None:
     assert "AgentNotReady" in late.events[0].note
 
 
+@pytest.mark.parametrize(("grace", "seconds"), [(0, 60.0), (30, 60.0), (31, 61.0), (600, 630.0)])
+def test_ranks_that_save_keep_their_pod(grace: int, seconds: float) -> None:
+    runs = job(3, template=SUPERVISED, recovery={"restartGraceSeconds": grace}).running().with_agents()
+    meets = after(runs.reported_failed(1)).with_agents(AgentState.WAITING, 0, 2)
+    assert act(meets).requeue_after == seconds
+    late = plan(meets.snapshot, NOW + timedelta(seconds=seconds))
+    assert f"its processes did not exit within {seconds:.0f} seconds" in late.events[0].note
+
+
 def test_a_replacement_may_take_its_time_to_start() -> None:
     meets = after(RUNS.deleted(1))
     new = job(3).running(2).pods[1]

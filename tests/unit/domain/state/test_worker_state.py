@@ -50,6 +50,11 @@ def test_state_of_a_pod(pod: PodView, expected: State) -> None:
         pytest.param(ended(1, 9), State.DISRUPTED, id="it failed after"),
         pytest.param(ended(143, 11), State.DISRUPTED, id="SIGTERM, by the clock of a node that is late"),
         pytest.param(ended(137, 11), State.DISRUPTED, id="SIGKILL, by the clock of a node that is late"),
+        *(
+            pytest.param(ended(code, 11), State.DISRUPTED, id=f"a stop signal of its image or a hook: {code}")
+            for code in (129, 130, 131, 138, 140)
+        ),
+        pytest.param(ended(139, 11), State.FAILED, id="it crashed before"),
         pytest.param(ended(137, 11, "OOMKilled"), State.FAILED, id="out of memory is its own fault"),
         pytest.param(ended(0, 11), State.SUCCEEDED, id="it succeeded before"),
         pytest.param(ended(0, 9), State.DISRUPTED, id="it exited well because of the disruption"),
