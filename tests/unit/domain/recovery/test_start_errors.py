@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.jobs import NOW, job
+from tests.support.jobs import NOW, TEMPLATE, job
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.plan import plan
@@ -11,6 +11,7 @@ RUNC = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
     "unable to start container process: error during container init: "
 )
+WITH_INIT = {"spec": {**TEMPLATE["spec"], "initContainers": [{"name": "prepare", "image": "tools:1"}]}}
 NEVER = [
     pytest.param(RUNC + 'exec: "train-model": executable file not found in $PATH', "correct command", id="command"),
     pytest.param(RUNC + 'exec: "/opt/t": stat /opt/t: no such file or directory', "correct command", id="path"),
@@ -41,7 +42,8 @@ MAYBE = [
 @pytest.mark.parametrize("init", [None, "prepare"])
 @pytest.mark.parametrize(("message", "fix"), NEVER)
 def test_container_that_can_never_start_fails_at_once(message: str, fix: str, init: str | None) -> None:
-    ended = job(3).running().failed(1, exit_code=128, reason="StartError", message=message, init_container=init)
+    scene = job(3, template=WITH_INIT).running()
+    ended = scene.failed(1, exit_code=128, reason="StartError", message=message, init_container=init)
     status = plan(ended.snapshot, NOW).status
     failed = status.condition(C.FAILED)
     assert failed is not None
