@@ -177,11 +177,7 @@ class PlanSimulation:
                 if pod := self.pods.get(uid):
                     self.ask_to_go(pod, DELETED)
             case StopPod(_, uid):
-                assert self.status.holds(C.FAILED), "only a failed job keeps the pods of workers that run"
-                if (pod := self.pods.get(uid)) and not pod.ended:
-                    self.put(replace(pod, stop_requested=True))
-                    if pod.node not in self.lost:
-                        self.end(self.pods[uid], 143, "")
+                self.stop(uid)
             case RemovePod(_, uid):
                 pod = self.pods.get(uid)
                 if pod is None:
@@ -193,6 +189,14 @@ class PlanSimulation:
                 self.remove(pod)
             case DeleteJob():
                 raise AssertionError("no job here has a time to live")
+
+    def stop(self, uid: str) -> None:
+        """Ask the pod's node to stop its containers; a lost node does not."""
+        assert self.status.holds(C.FAILED), "only a failed job keeps the pods of workers that run"
+        if (pod := self.pods.get(uid)) and not pod.ended:
+            self.put(replace(pod, stop_requested=True))
+            if pod.node not in self.lost:
+                self.end(self.pods[uid], 143, "")
 
     def create(self, index: int, attempt: int, workers: int) -> None:
         """A new pod, before which all that could get in its way must be gone."""

@@ -288,7 +288,7 @@ class ClusterControllers:
 
 
 def _must_stop(pod: Json) -> bool:
-    return pod["spec"].get("activeDeadlineSeconds") == 1
+    return bool(pod["spec"].get("activeDeadlineSeconds") == 1)
 
 
 def _namespace(obj: Json) -> str:

@@ -11,8 +11,8 @@ from typing import assert_never
 
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
-from trainyard.domain.actions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
 from trainyard.api.status import ConditionType
+from trainyard.domain.actions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.state.worker_state import has_stopped
 
