@@ -177,7 +177,7 @@ async def test_many_refusals_cause_few_requests(api: FakeApi, lab: Lab) -> None:
     assert api.cluster.objects(PODS, LAB) == []
 
 
-async def test_without_permission_to_stop_pods_of_a_failed_job_are_deleted(api: FakeApi, lab: Lab) -> None:
+async def test_forbidden_stop_deletes_pods(api: FakeApi, lab: Lab) -> None:
     deny(api, "PATCH", "patch", "pods", ".*/pods/.*")
     async with operator(api):
         lab.submit(recovery={"maxRestarts": 0})

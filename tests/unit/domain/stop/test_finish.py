@@ -129,7 +129,7 @@ def test_failed_job_keeps_the_logs_of_its_workers(scene: Scene, expected: tuple[
     assert ends(plan(scene.snapshot, NOW)) == expected
 
 
-def test_failed_job_looks_again_when_its_pods_are_due() -> None:
+def test_failed_job_requeues_for_its_pods() -> None:
     scene = FAILED.with_spec(lifecycle={"keepFailedPodsSeconds": 60, "ttlSecondsAfterFinished": 100})
     assert plan(scene.snapshot, NOW).requeue_after == 50.0
 
