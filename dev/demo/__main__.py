@@ -12,7 +12,7 @@ The cluster stays up. To inspect the job, run from this folder:
   export PATH={programs}:$PATH
   kubectl describe tj digits
   kubectl events --for tj/digits
-  kubectl logs digits-worker-0-1
+  kubectl logs -l trainyard.dev/job-name=digits --prefix --tail=-1
   kubectl explain tj.spec.lifecycle
 To run another job: kubectl apply -f examples/hello/job.yaml
 To train again: kubectl delete tj digits && kubectl apply -k {job}

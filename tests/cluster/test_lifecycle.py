@@ -78,7 +78,9 @@ def test_deadline_does_not_count_suspended_time(kube: Kube) -> None:
     failed = kube.condition("job", "Failed")
     assert failed["reason"] == "DeadlineExceeded"
     assert "activeDeadlineSeconds" in failed["message"]
-    kube.until(lambda: not kube.pods("job"), 30, "the running pods to be deleted")
+    kube.until(
+        lambda: [p["status"]["phase"] for p in kube.pods("job")] == ["Failed", "Failed"], 60, "the pods to be stopped"
+    )
 
 
 def test_ttl_deletes_the_job_and_its_dependents(kube: Kube) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from tests.support.jobs import NOW, UID, spec, stored
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod, StopPod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.observe import container_exit
@@ -176,6 +176,8 @@ class PlanSimulation:
             case DeletePod(_, uid):
                 if pod := self.pods.get(uid):
                     self.ask_to_go(pod, DELETED)
+            case StopPod(_, uid):
+                self.stop(uid)
             case RemovePod(_, uid):
                 pod = self.pods.get(uid)
                 if pod is None:
@@ -187,6 +189,14 @@ class PlanSimulation:
                 self.remove(pod)
             case DeleteJob():
                 raise AssertionError("no job here has a time to live")
+
+    def stop(self, uid: str) -> None:
+        """Ask the pod's node to stop its containers; a lost node does not."""
+        assert self.status.holds(C.FAILED), "only a failed job keeps the pods of workers that run"
+        if (pod := self.pods.get(uid)) and not pod.ended:
+            self.put(replace(pod, stop_requested=True))
+            if pod.node not in self.lost:
+                self.end(self.pods[uid], 143, "")
 
     def create(self, index: int, attempt: int, workers: int) -> None:
         """A new pod, before which all that could get in its way must be gone."""

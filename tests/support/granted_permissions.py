@@ -12,7 +12,7 @@ OPERATOR: Grants = {
     ("trainyard.dev", "trainingjobs"): {"get", "list", "watch", "delete"},
     ("trainyard.dev", "trainingjobs/status"): {"update"},
     ("trainyard.dev", "trainingjobs/finalizers"): {"update"},
-    ("", "pods"): {"get", "list", "watch", "create", "delete"},
+    ("", "pods"): {"get", "list", "watch", "create", "patch", "delete"},
     ("", "services"): {"get", "list", "watch", "create"},
     ("events.k8s.io", "events"): {"get", "list", "create", "patch"},
 }

@@ -80,9 +80,10 @@ app.kubernetes.io/component: helm-test
 - apiGroups: [trainyard.dev]
   resources: [trainingjobs/finalizers]
   verbs: [update]
+# patch: to stop the workers of a failed job and keep their logs (activeDeadlineSeconds).
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, patch, delete]
 # The headless Service of a job. The garbage collector deletes it by its owner reference.
 - apiGroups: [""]
   resources: [services]

@@ -49,7 +49,7 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
 ]
 
-CHANGEABLE_AFTER_THE_END = frozenset({"ttlSecondsAfterFinished", "cleanPods"})
+CHANGEABLE_AFTER_THE_END = frozenset({"ttlSecondsAfterFinished", "cleanPods", "keepFailedPodsSeconds"})
 """Fields of `lifecycle` that say what becomes of a finished job."""
 
 

@@ -108,8 +108,10 @@ class Lifecycle(Model):
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=YEAR)
     """Seconds after completion after which the TrainingJob and all its objects are deleted. Not set: never."""
     clean_pods: CleanPods = CleanPods.RUNNING
-    """The pods that are deleted when the job has finished. Running: those that still run; the others keep their logs. All:
-    every pod. None: no pod."""
+    """The pods that are deleted when the job has finished. Running: those that still run; the others keep their logs. If the job failed,
+    running workers are stopped instead: their pods keep the logs, and hold no accelerators. All: every pod. None: no pod."""
+    keep_failed_pods_seconds: int | None = Field(default=None, ge=0, le=YEAR)
+    """Seconds for which a failed job keeps its pods. After that they are deleted, with their logs. Not set: until the job is deleted."""
     success: Success = Success.ALL_WORKERS
     """The workers that must exit with code 0 to complete the job: AllWorkers, or only Worker0."""
 

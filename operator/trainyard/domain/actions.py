@@ -37,6 +37,15 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
+class StopPod:
+    """Stop the containers of the pod with this UID, and keep the pod with its logs."""
+
+    name: str
+    uid: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class RemovePod:
     """Delete the pod with this UID by force, although its node has not reported its end. Nothing else waits for this."""
 
@@ -53,7 +62,7 @@ class DeleteJob:
     reason: Reason
 
 
-Action = CreateService | CreateWorker | DeletePod | RemovePod | DeleteJob
+Action = CreateService | CreateWorker | DeletePod | StopPod | RemovePod | DeleteJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class ClusterControllers:
             self._soon(10, lambda: self._collect(stored_objects.uid(old)))
         elif change.place in {PODS_PLACE, SERVICES_PLACE} and old is None and new is not None:
             self._created(change.place, new)
+        elif change.place == PODS_PLACE and old and new and _must_stop(new) and not _must_stop(old):
+            self._soon(20, lambda: self._end_by_deadline(stored_objects.uid(new)))
         elif change.place == PODS_PLACE and old and new and stored_objects.going(new) and not stored_objects.going(old):
             if stored_objects.node(new) in self.lost:
                 self.given_up.add(stored_objects.uid(new))
@@ -154,6 +156,16 @@ class ClusterControllers:
             self.end(pod, self.random.choice([143, 137, 0, 1]))
         self._soon(0.2, lambda: self._remove(uid))
 
+    def _end_by_deadline(self, uid: str) -> None:
+        """A pod whose `activeDeadlineSeconds` has passed stops and stays, where its node is there and it still runs."""
+        pod = self.pod(uid)
+        if pod is None or self.is_lost(pod) or stored_objects.ended(pod) or stored_objects.going(pod):
+            return
+        if stored_objects.running(pod):
+            self.end(pod, 143)
+        else:
+            self._say(pod, phase="Failed", reason="DeadlineExceeded")
+
     def _remove(self, uid: str) -> None:
         pod = self.pod(uid)
         if pod is not None and not self.is_lost(pod):
@@ -196,6 +208,8 @@ class ClusterControllers:
                 self._say(pod, condition={"type": "Ready", "status": "True"})
             if stored_objects.going(pod):
                 self._soon(2, partial(self._stop, uid))
+            elif _must_stop(pod):
+                self._soon(2, partial(self._end_by_deadline, uid))
             elif not stored_objects.running(pod):
                 self._soon(2, partial(self._start, uid))
 
@@ -271,6 +285,10 @@ class ClusterControllers:
     def _soon(self, longest: float, do: Callable[[], None]) -> None:
         """In a while, `longest` seconds at most, usually much sooner."""
         self.time.after(longest * self.random.random() ** 3, do)
+
+
+def _must_stop(pod: Json) -> bool:
+    return bool(pod["spec"].get("activeDeadlineSeconds") == 1)
 
 
 def _namespace(obj: Json) -> str:

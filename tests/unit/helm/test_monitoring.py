@@ -193,6 +193,20 @@ def test_alert_has_known_metrics_and_a_runbook(rule: dict[str, Any]) -> None:
     assert (RUNBOOKS / f"{rule['alert']}.md").read_text().startswith(f"# {rule['alert']}\n")
 
 
+CLUSTER_WIDE = re.compile(r" (-A|--raw|node NODE|cordon NODE)\b|kubectl get trainingjobs`|lease ")
+
+
+def test_each_runbook_command_names_its_namespace() -> None:
+    commands = [
+        (runbook.name, line)
+        for runbook in RUNBOOKS.glob("*.md")
+        for line in runbook.read_text(encoding="utf-8").splitlines()
+        if "kubectl " in line
+    ]
+    assert commands
+    assert [c for c in commands if " -n " not in c[1] and not CLUSTER_WIDE.search(c[1])] == []
+
+
 def test_runbook_index_lists_each_alert() -> None:
     text = (RUNBOOKS / "README.md").read_text()
     rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| (\w+) \| .+ \|$", text, flags=re.MULTILINE)

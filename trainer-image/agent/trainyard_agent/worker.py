@@ -100,6 +100,9 @@ class Worker:
 
     def _run_attempt(self, environment: Mapping[str, str]) -> Outcome:
         attempt = self._new_attempt(environment)
+        if self._attempt > 1:
+            # One log holds all attempts of a container.
+            self._log(f"starting ranks attempt={self._attempt}")
         if self._state is not AgentState.RUNNING:
             self._set_state(AgentState.RUNNING)
         self._probes.begin()

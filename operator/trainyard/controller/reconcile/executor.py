@@ -13,9 +13,9 @@ from trainyard.api.reasons import Reason
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod
+from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod, StopPod
 from trainyard.domain.state.observe import owner_uid
-from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.snapshot import STOP_DEADLINE_SECONDS, JobView
 from trainyard.domain.status.pod_rejections import Refusal
 from trainyard.domain.status.quota_messages import in_words_of_template
 from trainyard.engine.batch import Done, Failed, slow_start
@@ -122,7 +122,7 @@ class Executor:
 
     def _calls(self, job: JobView, plan: Plan) -> Iterator[tuple[Resource | None, list[Callable[[], Awaitable[bool]]]]]:
         """Yield groups of calls that may run in parallel, each with the kind of object that it creates."""
-        groups = ((SERVICES, (CreateService,)), (None, (DeletePod, DeleteJob)), (PODS, (CreateWorker,)))
+        groups = ((SERVICES, (CreateService,)), (None, (DeletePod, StopPod, DeleteJob)), (PODS, (CreateWorker,)))
         for makes, kinds in groups:
             calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
             if not calls:
@@ -140,6 +140,8 @@ class Executor:
                 return lambda: self._create_worker(job, worker)
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)
+            case StopPod(name, uid, reason):
+                return lambda: self._stop(job, name, uid, reason)
             case DeleteJob(reason):
                 return lambda: self._delete(job, TRAINING_JOBS, job.name, job.uid, reason)
             case RemovePod(name, uid):
@@ -211,6 +213,22 @@ class Executor:
         await self.writer.delete(resource, job.namespace, name, uid=uid)
         _LOG.debug(f"deleted an object kind={resource.kind} name={name} reason={reason}")
         self.tracker.deleted(job.uid, resource.plural, uid)
+        return True
+
+    async def _stop(self, job: JobView, name: str, uid: str, reason: Reason) -> bool:
+        """Let the pod's node stop the containers. Without the permission, the pod is deleted: it must not hold accelerators."""
+        patch = {"metadata": {"uid": uid}, "spec": {"activeDeadlineSeconds": STOP_DEADLINE_SECONDS}}
+        try:
+            stopped = await self.writer.merge(PODS, job.namespace, name, patch)
+        except ApiError as error:
+            if error.permission_denied:
+                _LOG.warning(f"cannot stop a pod, so it is deleted with its log pod={name}: {error}")
+                return await self._delete(job, PODS, name, uid, reason)
+            # Another pod has the name, or the pod is gone.
+            if error.not_found or (error.conflict and "UID" in error.message):
+                return False
+            raise
+        self.tracker.wrote(job.uid, PODS.plural, int(stopped["metadata"]["resourceVersion"]))
         return True
 
     async def _remove(self, job: JobView, name: str, uid: str) -> bool:

@@ -20,7 +20,7 @@ from trainyard.api.recovery import PEER_LOST_CODE, RESTART_CODE, SAVED_CODE
 from trainyard.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.object_names import parse_worker_pod
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, JobView, PodIssue, PodView
+from trainyard.domain.state.snapshot import STOP_DEADLINE_SECONDS, UNSCHEDULABLE, JobView, PodIssue, PodView
 from trainyard.domain.state.termination import Exit, Kind, headline, read
 
 Json = Mapping[str, Any]
@@ -100,6 +100,7 @@ def pod_view(raw: Json) -> PodView:
         disrupted_at=disrupted_at,
         disruption=disruption,
         deletion_time=_time(metadata.get("deletionTimestamp")),
+        stop_requested=spec.get("activeDeadlineSeconds") == STOP_DEADLINE_SECONDS,
         clock_behind=_clock_behind(status, conditions),
         removed="deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0,
         restartable=restartable,

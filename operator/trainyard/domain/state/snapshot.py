@@ -16,6 +16,8 @@ from trainyard.domain.state.rank_layout import GroupSize, indivisible
 from trainyard.domain.state.template_hash import template_hash
 from trainyard.domain.state.termination import Exit
 
+STOP_DEADLINE_SECONDS = 1
+"""The `activeDeadlineSeconds` that stops a pod: its node then terminates the containers with their grace period, and keeps the pod."""
 UNSCHEDULABLE = "Unschedulable"
 """The reason of the condition PodScheduled where the scheduler has found no node for the pod."""
 
@@ -68,6 +70,8 @@ class PodView:
     """When that was; None where it is not known."""
     deletion_time: datetime | None = None
     """When its grace period ends or ended; set as soon as its deletion was requested."""
+    stop_requested: bool = False
+    """Whether its node was asked to stop its containers and to keep the pod."""
     clock_behind: bool = False
     """Whether its node's clock is behind that of the control plane, as far as the pod shows it."""
     removed: bool = False

@@ -1,4 +1,4 @@
-"""Delete pods: those that nothing needs any more, and by force those that only a lost node could terminate. Pure.
+"""End pods: those that nothing needs any more, and by force those that only a lost node could terminate. Pure.
 
 Until then they count against quotas, keep their names and their attached volumes, and are listed as Terminating. Their ranks may
 still run after that; docs/design/0012-restart-scopes.md explains why this is harmless.
@@ -11,7 +11,8 @@ from typing import assert_never
 
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
-from trainyard.domain.actions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod
+from trainyard.api.status import ConditionType
+from trainyard.domain.actions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.domain.state.worker_state import has_stopped
 
@@ -68,18 +69,35 @@ def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outco
     last, left = status.last_failure, (ended or now) + FAILED_WORKER_EXIT_TIMEOUT - now
     spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
     waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not has_stopped(p)]
-    doomed = [p for p in snapshot.pods if _goes(p, lifecycle.clean_pods, spared)]
-    return PodChanges([*delete_pods(doomed, Reason.JOB_FINISHED), *removed.actions], waits)
+    policy, kept = lifecycle.clean_pods, _kept_seconds(snapshot, now)
+    if kept is not None:
+        policy = policy if kept > 0 else CleanPods.ALL
+        waits += [kept] if kept > 0 else []
+    ended_pods = [_end_pod(p, snapshot, policy, spared) for p in snapshot.pods if p.deletion_time is None]
+    return PodChanges([*(action for action in ended_pods if action), *removed.actions], waits)
 
 
-def _goes(pod: PodView, policy: CleanPods, spared: str) -> bool:
+def _kept_seconds(snapshot: Snapshot, now: datetime) -> float | None:
+    """Return for how much longer the failed job keeps its pods; None without a limit, or where the job has not failed."""
+    keep, status = snapshot.job.spec.lifecycle.keep_failed_pods_seconds, snapshot.job.status
+    if keep is None or status.completion_time is None or not status.holds(ConditionType.FAILED):
+        return None
+    return keep - (now - status.completion_time).total_seconds()
+
+
+def _end_pod(pod: PodView, snapshot: Snapshot, policy: CleanPods, spared: str) -> DeletePod | StopPod | None:
+    """Return how the pod of a finished job ends, if it has to. A pod without a node has no log."""
     match policy:
         case CleanPods.ALL:
-            return True
+            return DeletePod(pod.name, pod.uid, Reason.JOB_FINISHED)
         case CleanPods.RUNNING:
-            return not pod.ended and not (pod.uid == spared and pod.exit is None)
+            if pod.ended or (pod.uid == spared and pod.exit is None):
+                return None
+            if snapshot.job.status.holds(ConditionType.FAILED) and pod in snapshot.current and pod.scheduled:
+                return None if pod.stop_requested else StopPod(pod.name, pod.uid, Reason.JOB_FINISHED)
+            return DeletePod(pod.name, pod.uid, Reason.JOB_FINISHED)
         case CleanPods.NONE:
-            return False
+            return None
         case _:
             assert_never(policy)
 

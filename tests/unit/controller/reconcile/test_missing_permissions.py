@@ -175,3 +175,15 @@ async def test_many_refusals_cause_few_requests(api: FakeApi, lab: Lab) -> None:
         await until(lambda: len(events(api)) == 1)
     assert len([call for call in api.writes if call.verb == "POST pods"]) <= 3
     assert api.cluster.objects(PODS, LAB) == []
+
+
+async def test_forbidden_stop_deletes_pods(api: FakeApi, lab: Lab) -> None:
+    deny(api, "PATCH", "patch", "pods", ".*/pods/.*")
+    async with operator(api):
+        lab.submit(recovery={"maxRestarts": 0})
+        await lab.until_pods(*BOTH)
+        lab.runs(*BOTH)
+        await lab.until_phase("Running")
+        lab.ends("job-worker-1-1", 3)
+        await lab.until_phase("Failed")
+        await lab.until_pods("job-worker-1-1")

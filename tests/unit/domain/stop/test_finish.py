@@ -7,7 +7,7 @@ import pytest
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, because, condition, job, stored, summarize, worker
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
-from trainyard.domain.actions import DeleteJob, DeletePod, Plan
+from trainyard.domain.actions import DeleteJob, DeletePod, Plan, StopPod
 from trainyard.domain.plan import plan
 
 ALL = job(3).running()
@@ -75,12 +75,63 @@ def test_end_of_a_restarting_job_ends_the_restart() -> None:
 MIXED = ALL.succeeded(0).failed(1)
 
 
-@pytest.mark.parametrize("kind", [C.COMPLETE, C.FAILED])
-@pytest.mark.parametrize(("policy", "going"), [("Running", [2]), ("All", [0, 1, 2]), ("None", [])])
-def test_clean_pods(kind: C, policy: str, going: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "policy", "deleted", "stopped"),
+    [
+        (C.COMPLETE, "Running", [2], []),
+        (C.FAILED, "Running", [], [2]),
+        (C.COMPLETE, "All", [0, 1, 2], []),
+        (C.FAILED, "All", [0, 1, 2], []),
+        (C.COMPLETE, "None", [], []),
+        (C.FAILED, "None", [], []),
+    ],
+)
+def test_clean_pods(kind: C, policy: str, deleted: list[int], stopped: list[int]) -> None:
     scene = MIXED.finished(kind).with_spec(lifecycle={"cleanPods": policy})
-    expected = [DeletePod(p.name, p.uid, Reason.JOB_FINISHED) for p in scene.pods if p.index in going]
-    assert plan(scene.snapshot, NOW).actions == expected
+    assert ends(plan(scene.snapshot, NOW)) == (deleted, stopped)
+
+
+def ends(decided: Plan) -> tuple[list[int], list[int]]:
+    """The workers whose pods are deleted, and those whose pods are stopped and kept."""
+    deleted, stopped = (
+        [int(action.name.split("-")[2]) for action in decided.actions if isinstance(action, kind)]
+        for kind in (DeletePod, StopPod)
+    )
+    return deleted, stopped
+
+
+FAILED = MIXED.finished(C.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("scene", "expected"),
+    [
+        pytest.param(FAILED, ([], [2]), id="a worker that runs"),
+        pytest.param(FAILED.pod(2, stop_requested=True), ([], []), id="a worker that stops already"),
+        pytest.param(FAILED.deleted(2), ([], []), id="a worker that is being deleted"),
+        pytest.param(FAILED.waiting(2, "ImagePullBackOff"), ([], [2]), id="a worker whose image cannot be pulled"),
+        pytest.param(FAILED.waiting(2, "Unschedulable", scheduled=False), ([2], []), id="a worker without a node"),
+        pytest.param(
+            FAILED.with_spec(lifecycle={"keepFailedPodsSeconds": 60}), ([], [2]), id="all, within the time limit"
+        ),
+        pytest.param(
+            FAILED.with_spec(lifecycle={"keepFailedPodsSeconds": 10}), ([0, 1, 2], []), id="none after the time limit"
+        ),
+        pytest.param(
+            FAILED.with_spec(lifecycle={"keepFailedPodsSeconds": 0, "cleanPods": "None"}), ([0, 1, 2], []), id="none"
+        ),
+        pytest.param(
+            MIXED.finished().with_spec(lifecycle={"keepFailedPodsSeconds": 0}), ([2], []), id="of a complete job"
+        ),
+    ],
+)
+def test_failed_job_keeps_the_logs_of_its_workers(scene: Scene, expected: tuple[list[int], list[int]]) -> None:
+    assert ends(plan(scene.snapshot, NOW)) == expected
+
+
+def test_failed_job_requeues_for_its_pods() -> None:
+    scene = FAILED.with_spec(lifecycle={"keepFailedPodsSeconds": 60, "ttlSecondsAfterFinished": 100})
+    assert plan(scene.snapshot, NOW).requeue_after == 50.0
 
 
 def test_pods_of_old_attempts_are_cleaned_once() -> None:
@@ -94,7 +145,7 @@ def test_failed_worker_gets_time_to_exit_by_itself(seconds: float, *, goes: bool
     runs = job(1, template=SUPERVISED, recovery={"maxRestarts": 0}).running().with_agents().reported_failed(0)
     over = replace(runs, status=stored(plan(runs.snapshot, NOW).status)).with_status(completion_time=ago(seconds))
     decided = plan(over.snapshot, NOW)
-    assert [isinstance(action, DeletePod) for action in decided.actions] == [True] * goes
+    assert [isinstance(action, StopPod) for action in decided.actions] == [True] * goes
     assert decided.requeue_after == (None if goes else 50.0)
 
 
