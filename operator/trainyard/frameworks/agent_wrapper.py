@@ -1,7 +1,6 @@
 """Inject the agent into a worker's pod: its image, and the main container's command as its argument. Pure."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ from trainyard.api.constants import AGENT
 from trainyard.api.spec import Framework
 from trainyard.domain.recovery.agent_injection import SHELL
 from trainyard.domain.state.rank_layout import processes
+from trainyard.frameworks.launch_command import starts_ranks
 from trainyard.frameworks.worker_spec import Json, Worker
 
 AGENT_DIR = "/run/trainyard"
@@ -17,17 +17,6 @@ IMAGE_AGENT_DIR = "/opt/trainyard/agent"
 """The agent's directory in its image, which is the operator's."""
 INIT_CONTAINER_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 """Resources that the init container shares with the main container, which runs later."""
-
-PYTHON_NAME = re.compile(r"python[0-9.]*")
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
-LAUNCHERS = frozenset(
-    {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "fabric", "lightning", "ray"}
-    | {"mpirun", "mpiexec", "orterun", "horovodrun", "srun"}
-    | {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
-)
-"""Programs and modules that start the ranks of a worker."""
-OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-"""Options of Python that take the next argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +74,9 @@ def has_agent(spec: Json) -> bool:
 
 def starts_ranks_itself(worker: Worker, command: Sequence[str]) -> bool:
     """Return whether the command runs once, whatever the number of processes: it starts the ranks itself, or there are
-    none.
-
-    An unknown program that is not Python is assumed to start several ranks itself: a launcher that the agent started
-    once for each rank would start too many. `trainyard-agent` in front of the command overrides this.
+    none. `trainyard-agent` in front of the command overrides this.
     """
-    if worker.spec.framework is Framework.NONE:
-        return True
-    program = _base_name(command[0])
-    if PYTHON_NAME.fullmatch(program):
-        return _base_name(_python_target(iter(command[1:]))) in LAUNCHERS
-    if program in LAUNCHERS or processes(worker.spec) > 1:
-        return True
-    return program in SHELLS and any(
-        _base_name(word) in LAUNCHERS for word in re.split(r"[^\w./-]+", " ".join(command[1:]))
-    )
+    return worker.spec.framework is Framework.NONE or starts_ranks(command, processes(worker.spec))
 
 
 def _init_container(spec: Json, main: Json, image: str, mount: Json) -> Json:
@@ -127,20 +104,6 @@ def _init_container(spec: Json, main: Json, image: str, mount: Json) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount],
     }
-
-
-def _python_target(words: Iterator[str]) -> str:
-    """Return the module or script that Python runs, or an empty string for code on the command line."""
-    for word in words:
-        if word in OPTIONS_WITH_VALUE:
-            next(words, None)
-        elif word == "-m":
-            return next(words, "")
-        elif word == "-c":
-            return ""
-        elif not word.startswith("-"):
-            return word
-    return ""
 
 
 def _base_name(path: str) -> str:

@@ -2,14 +2,17 @@
 
 Both ways to start are served. A `torchrun` command finds everything in its own variables, `PET_*`. A plain
 `python train.py` with one process per worker finds `RANK`, `WORLD_SIZE` and the master. With several processes per worker
-only torchrun knows the ranks, so `RANK` and `WORLD_SIZE` are not set: values for the worker would mean something else.
+only the agent or torchrun knows the ranks, so `RANK` and `WORLD_SIZE` are not set: Lightning, for example, would start one
+process per worker with them. A launcher whose flags refer to them gets the index and the number of workers, as under
+Kubeflow's PyTorchJob: `torchrun --nnodes=$WORLD_SIZE --node_rank=$RANK`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
 from trainyard.domain.state.rank_layout import processes, uses_torchrun_rendezvous
+from trainyard.frameworks.launch_command import reads_node_rank
 from trainyard.frameworks.worker_spec import Json, Worker, cpus
 
 BASE_PORT, PORT_COUNT = 29500, 500
@@ -57,7 +60,14 @@ def identity_variables(worker: Worker) -> list[Json]:
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
         }
+    elif reads_node_rank(_command(worker)):
+        variables |= {"RANK": str(worker.index), "WORLD_SIZE": str(worker.workers)}
     return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def _command(worker: Worker) -> Sequence[str]:
+    main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
+    return [*(main.get("command") or ()), *(main.get("args") or ())]
 
 
 def _workers(worker: Worker) -> str:

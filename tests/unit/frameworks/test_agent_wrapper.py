@@ -63,10 +63,15 @@ def test_launcher_runs_once(words: list[str], *, gpus: bool) -> None:
     assert command(*words, gpus=gpus) == [*ONCE, *words]
 
 
-@pytest.mark.parametrize("words", [["bash", "run.sh"], ["./train"], ["env", "A=1", "python", "train.py"]])
+@pytest.mark.parametrize("words", [["bash", "run.sh"], ["./train"]])
 def test_unknown_program_runs_once_with_several_processes(words: list[str]) -> None:
     assert command(*words) == [*RANKS, *words]
     assert command(*words, gpus=True) == [*ONCE, *words]
+
+
+def test_python_behind_wrapper_runs_once_per_rank() -> None:
+    for words in (["env", "A=1", "python", "train.py"], ["sh", "-c", "cd /code && exec python train.py"]):
+        assert command(*words, gpus=True) == [*RANKS, *words]
 
 
 def test_framework_none_runs_once() -> None:

@@ -38,6 +38,14 @@ def test_ranks_with_one_process_a_worker() -> None:
     assert {name: env.get(name) for name in expected} == expected
 
 
+def test_launcher_flags_get_the_workers_index_and_number() -> None:
+    flags = "torchrun --nnodes=$WORLD_SIZE --node_rank=$RANK train.py"
+    made = worker(container(command=["sh", "-c"], args=[flags], resources=EIGHT_GPUS))
+    env, restarted = environment_of(made), restart_environment(made)
+    assert (env["RANK"], env["WORLD_SIZE"], restarted["RANK"], restarted["WORLD_SIZE"]) == ("1", "3", "1", "3")
+    assert "LOCAL_RANK" not in env
+
+
 def test_single_worker_is_its_own_master() -> None:
     env = environment_of(worker(index=0, replicas=1))
     assert {env[name] for name in ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_LOCAL_ADDR")} == {"localhost"}
