@@ -103,6 +103,12 @@ class Reason(StrEnum):
     USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
     """The template sets an environment variable that describes ranks or the master. The operator keeps it. It may
     not match the real values."""
+    ACCELERATORS_UNKNOWN = "AcceleratorsUnknown"
+    """`processesPerReplica` is auto, and the operator does not know how many accelerators a resource or a resource
+    claim means. Each worker starts the number of processes in the message. Set `processesPerReplica` to the number
+    that you need. Administrators add resources with `settings.accelerators` of the chart."""
+    ACCELERATORS_COUNTED = "AcceleratorsCounted"
+    """The number of processes is known: `processesPerReplica` is set, or the operator knows the accelerators."""
 
     WORKERS_SUCCEEDED = "WorkersSucceeded"
     """The workers that decide about success (`lifecycle.success`) exited with code 0."""

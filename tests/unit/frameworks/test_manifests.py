@@ -8,6 +8,7 @@ import pytest
 from tests.support.jobs import job
 from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
 from trainyard.frameworks.manifests import network_policy, service, worker_pod
+from trainyard.frameworks.pod_metadata import ANNOTATIONS, LABELS
 from trainyard.frameworks.worker_spec import Worker
 
 OWNER = {
@@ -37,13 +38,9 @@ def test_metadata_of_a_worker() -> None:
             "trainyard.dev/role": "worker",
             "trainyard.dev/index": "1",
             "trainyard.dev/attempt": "2",
-            "sidecar.istio.io/inject": "false",
+            **LABELS,
         },
-        "annotations": {
-            "trainyard.dev/workers": "3",
-            "sidecar.istio.io/inject": "false",
-            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-        },
+        "annotations": {"trainyard.dev/workers": "3", **ANNOTATIONS},
         "ownerReferences": [OWNER],
     }
 
