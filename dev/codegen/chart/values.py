@@ -21,16 +21,19 @@ from dev.codegen.chart.words import (
     Subdomain,
     Switch,
     Text,
+    These,
     Values,
 )
 from trainyard.controller.bootstrap.peers import Cidr, Peer
 from trainyard.controller.bootstrap.settings import (
     Burst,
     ConcurrentReconciles,
+    DeviceProcesses,
     LeaseDurationSeconds,
     LogLevel,
     Name,
     Qps,
+    ResourceName,
 )
 
 
@@ -42,6 +45,7 @@ class OperatorSettings(Values):
     api_qps: Qps
     api_burst: Burst
     http_port: OwnPort
+    accelerators: Annotated[dict[ResourceName, DeviceProcesses], These] = OPTIONAL
 
 
 class LeaderElection(Switch):
@@ -77,6 +81,14 @@ class Agent(Switch):
 
     image: OptionalImage = OPTIONAL
     image_volume: bool = OPTIONAL
+    image_pull_secrets: Annotated[list[PullSecret], Once] = OPTIONAL
+
+
+class Workers(Values):
+    """The workers of all jobs."""
+
+    labels: Labels = OPTIONAL
+    annotations: Annotations = OPTIONAL
 
 
 class Issuer(Values):
@@ -214,6 +226,7 @@ class Chart(Values):
     watch_namespaces: Annotated[list[Name], Once]
     settings: OperatorSettings
     agent: Agent
+    workers: Workers = OPTIONAL
     coordinator: Coordinator
     extra_env: list[Variable] = OPTIONAL
     run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = OPTIONAL

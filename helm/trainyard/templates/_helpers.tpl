@@ -114,11 +114,19 @@ app.kubernetes.io/component: helm-test
 {{- end -}}
 {{- end -}}
 
+{{/* The names of a list of `{name: …}`, separated by commas. */}}
+{{- define "trainyard.names" -}}
+{{- $names := list -}}
+{{- range . -}}{{- $names = append $names .name -}}{{- end -}}
+{{- join "," $names -}}
+{{- end -}}
+
 {{/* Of two variables with one name the last would silently win. */}}
 {{- define "trainyard.extraEnv" -}}
 {{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_CONCURRENT_RECONCILES" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
 {{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_DURATION_SECONDS" "TRAINYARD_NAMESPACES") -}}
 {{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT" "TRAINYARD_ISOLATE_JOBS" "TRAINYARD_JOB_PEERS") -}}
+{{- $settings = concat $settings (list "TRAINYARD_AGENT_PULL_SECRETS" "TRAINYARD_ACCELERATORS" "TRAINYARD_WORKER_LABELS" "TRAINYARD_WORKER_ANNOTATIONS") -}}
 {{- $named := list -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $settings -}}

@@ -5,9 +5,12 @@ from pydantic import Field
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.constants import MAX_REPLICAS
 from trainyard.api.recovery import MAX_RESTARTS_IN_WINDOW, RestartScope
+from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
 MAX_REASON_LENGTH = 1024
 """Characters of a reason."""
+MAX_RESOURCES_LENGTH = 1024
+"""Characters of the extended resources of a worker."""
 MAX_REPLACEMENTS = 64
 """Runs of workers that got new pods since the group was created. With more, all workers get new pods."""
 
@@ -147,6 +150,15 @@ class Succeeded(Model):
     """The workers."""
 
 
+class CountedProcesses(Model):
+    """The processes of a worker as `processesPerReplica: auto` was counted. A changed table of accelerators does not change a group."""
+
+    resources: str = Field(max_length=MAX_RESOURCES_LENGTH)
+    """The extended resources that they were counted from."""
+    processes: int = Field(ge=1, le=MAX_PROCESSES_PER_REPLICA)
+    """The processes of each worker."""
+
+
 class InternalStatus(Model):
     """State that the operator keeps for itself. It may change with any release: do not read it."""
 
@@ -174,5 +186,7 @@ class InternalStatus(Model):
     """Seconds that the job was active before that."""
     backoff: Backoff = Backoff()
     """The delay between attempts, and the restart scope."""
+    counted_processes: CountedProcesses | None = None
+    """What `processesPerReplica: auto` means for the group, if its workers request extended resources."""
     restart_budget: RestartBudget = RestartBudget()
     """Which failures still count towards `recovery.maxRestarts`."""

@@ -115,6 +115,12 @@ class Reason(StrEnum):
     USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
     """The template sets an environment variable that describes ranks or the master. The operator keeps it. It may
     not match the real values."""
+    ACCELERATORS_UNKNOWN = "AcceleratorsUnknown"
+    """`processesPerReplica` is auto, and the operator does not know how many accelerators a resource or a resource
+    claim means. Each worker starts the number of processes in the message. Set `processesPerReplica` to the number
+    that you need. Administrators add resources with `settings.accelerators` of the chart."""
+    ACCELERATORS_COUNTED = "AcceleratorsCounted"
+    """The number of processes is known: `processesPerReplica` is set, or the operator knows the accelerators."""
 
     CLUSTER_DNS_UNUSED = "ClusterDNSUnused"
     """`dnsPolicy` of the template does not use the cluster's DNS. So workers cannot find their master by its name.

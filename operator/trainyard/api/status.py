@@ -13,6 +13,7 @@ from trainyard.api.internal_status import (
     MAX_REASON_LENGTH,
     Backoff,
     CoordinatedStop,
+    CountedProcesses,
     Group,
     InternalStatus,
     Joining,
@@ -48,6 +49,7 @@ class ConditionType(StrEnum):
     SUSPENDED = "Suspended"
     STRAGGLING = "Straggling"
     AGENT_INJECTED = "AgentInjected"
+    ACCELERATORS_UNCERTAIN = "AcceleratorsUncertain"
     STALLED = "Stalled"
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -62,6 +64,7 @@ SUMMARY_ORDER = (
     (ConditionType.SCALING_LIMITED, "True"),
     (ConditionType.RESIZING, "True"),
     (ConditionType.STRAGGLING, "True"),
+    (ConditionType.ACCELERATORS_UNCERTAIN, "True"),
 )
 """Which condition `status.reason` and `status.message` show: the first one that has this status."""
 MAX_SUMMARY_LENGTH = 1024
@@ -183,7 +186,8 @@ class TrainingJobStatus(Model):
     )
     """Scheduled, Running, Restarting, Suspended, Stalled, Complete and Failed describe the job. Resizing: workers are joining, and what
     they wait for. ScalingLimited: `replicas` is a size that is not allowed. AgentInjected: whether the agent runs in the workers, and
-    why not. Straggling: some ranks are slower than the others."""
+    why not. Straggling: some ranks are slower than the others. AcceleratorsUncertain: `processesPerReplica: auto` may mean another
+    number than you need."""
     attempt: int = Field(default=1, ge=1, le=MAX_ATTEMPT)
     """The current incarnation of the group. It starts with new pods, or restarts processes in existing pods."""
     replicas: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
@@ -392,4 +396,5 @@ class StatusChanges(TypedDict, total=False):
     active_since: datetime | None
     active_seconds: int
     backoff: Backoff
+    counted_processes: CountedProcesses | None
     restart_budget: RestartBudget

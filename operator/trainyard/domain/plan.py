@@ -96,6 +96,8 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
             "stragglers": stragglers.stragglers(snapshot, now),
         }
         changes = {**changes, **reported}
+    if (auto := snapshot.job.auto_processes) and auto.counted != status.internal.counted_processes:
+        changes = {**changes, "counted_processes": auto.counted}
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
     snapshot = with_slow_init(remember_success(snapshot), now)

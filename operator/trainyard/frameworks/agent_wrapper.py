@@ -27,6 +27,8 @@ class AgentImage:
     as_volume: bool = False
     """Mount the image as a volume instead of copying from it in an init container. Needs Kubernetes 1.33 and
     containerd 2.1."""
+    pull_secrets: tuple[str, ...] = ()
+    """Secrets of the job's namespace with which nodes pull that image."""
 
 
 def with_agent(worker: Worker, spec: Json, agent: AgentImage) -> Json:
@@ -53,7 +55,16 @@ def with_agent(worker: Worker, spec: Json, agent: AgentImage) -> Json:
     changes: Json = {"containers": [wrapped, *spec["containers"][1:]], "volumes": [*volumes, volume]}
     if init_containers:
         changes["initContainers"] = init_containers
+    if agent.pull_secrets:
+        changes["imagePullSecrets"] = _pull_secrets(spec, agent)
     return {**spec, **changes}
+
+
+def _pull_secrets(spec: Json, agent: AgentImage) -> list[Json]:
+    """Return the pull secrets of the template and those of the agent's image, each once."""
+    own: list[Json] = spec.get("imagePullSecrets") or []
+    named = {secret.get("name") for secret in own}
+    return [*own, *({"name": name} for name in agent.pull_secrets if name not in named)]
 
 
 def _wrapped_command(worker: Worker, main: Json) -> list[str]:

@@ -39,8 +39,8 @@ FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
 }
 
 
-def environment(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
-    """Return the `env` of one container.
+def environment(worker: Worker, container: Mapping[str, Any], *, tuned: bool = True) -> list[Json]:
+    """Return the `env` of one container. `tuned`: whether it trains or runs beside the training, and is no init container.
 
     Trainyard's variables come first, so that the user's values can refer to them as `$(RANK)`. A container with
     `envFrom` gets no tuning variables: `env` would override the user's ConfigMap, whose names are unknown here.
@@ -50,7 +50,7 @@ def environment(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     defaults = [*common_variables(worker), *framework.identity(worker)]
     if path := container.get("terminationMessagePath"):
         defaults.append({"name": "TRAINYARD_TERMINATION_LOG", "value": path})
-    if not container.get("envFrom"):
+    if tuned and not container.get("envFrom"):
         defaults += framework.tuning(worker, container)
     names = {variable["name"] for variable in own}
     return [*(variable for variable in defaults if variable["name"] not in names), *_last_of_each(own)]

@@ -27,6 +27,7 @@ from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, requ
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint, with_coordinator
 from trainyard.frameworks.environment import environment
+from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.probes import with_waiting_probes
 from trainyard.frameworks.worker_spec import Json, Worker, dns_names
 
@@ -36,33 +37,36 @@ UNREACHABLE_SECONDS = 30
 SHM_VOLUME = "trainyard-shm"
 SHM = "/dev/shm"  # noqa: S108 - a mount point in the pod, not a temporary file here
 
-ANNOTATIONS = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "sidecar.istio.io/inject": "false",
-}
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """The container that `kubectl logs` and `kubectl exec` choose."""
-LABELS = {"sidecar.istio.io/inject": "false"}
-"""A mesh's proxy would intercept traffic between ranks, and would keep the pod from completing. Istio reads either."""
 
 
-def worker_pod(worker: Worker, agent: AgentImage | None = None, endpoint: CoordinatorEndpoint | None = None) -> Json:
-    """Return the pod of a worker. `agent`: the image of the agent, if one is injected; `endpoint`: the coordinator,
-    if any.
+def worker_pod(
+    worker: Worker,
+    agent: AgentImage | None = None,
+    endpoint: CoordinatorEndpoint | None = None,
+    defaults: PodMetadata | None = None,
+) -> Json:
+    """Return the pod of a worker.
+
+    `agent`: the image of the agent, if one is injected; `endpoint`: the coordinator, if any; `defaults`: the labels and
+    annotations that the user may replace.
     """
     job, template = worker.job, deepcopy(worker.spec.template)
-    metadata = template.get("metadata") or {}
+    given = template.get("metadata") or {}
+    metadata = (defaults or PodMetadata()).overridden(given.get("labels") or {}, given.get("annotations") or {})
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
             "name": worker.pod_name,
             "namespace": job.namespace,
-            "labels": LABELS | (metadata.get("labels") or {}) | _labels(worker),
-            "annotations": ANNOTATIONS
-            | {DEFAULT_CONTAINER: template["spec"]["containers"][0]["name"]}
-            | (metadata.get("annotations") or {})
-            | _annotations(worker),
+            "labels": {**metadata.labels, **_labels(worker)},
+            "annotations": {
+                DEFAULT_CONTAINER: template["spec"]["containers"][0]["name"],
+                **metadata.annotations,
+                **_annotations(worker),
+            },
             "ownerReferences": [_owner(job)],
         },
         "spec": _pod_spec(worker, template["spec"], agent, endpoint),
@@ -159,13 +163,13 @@ def _owner(job: JobView) -> Json:
 def _with_environment(worker: Worker, spec: Json) -> Json:
     """Return the spec with the environment of each container, and termination messages taken from logs by default."""
 
-    def completed(container: Json) -> Json:
-        return {"terminationMessagePolicy": "FallbackToLogsOnError"} | container
+    def completed(container: Json, *, tuned: bool) -> Json:
+        with_env = {**container, "env": environment(worker, container, tuned=tuned)}
+        return {"terminationMessagePolicy": "FallbackToLogsOnError"} | with_env
 
-    containers = [completed({**c, "env": environment(worker, c)}) for c in spec["containers"]]
-    changes: Json = {"containers": containers}
+    changes: Json = {"containers": [completed(c, tuned=True) for c in spec["containers"]]}
     if spec.get("initContainers"):
-        changes["initContainers"] = [completed(c) for c in spec["initContainers"]]
+        changes["initContainers"] = [completed(c, tuned=False) for c in spec["initContainers"]]
     return {**spec, **changes}
 
 

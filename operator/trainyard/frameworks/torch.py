@@ -98,7 +98,7 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
     }
     if FLIGHT_RECORDER_VARIABLES.isdisjoint(variable["name"] for variable in container.get("env") or ()):
         variables |= dict.fromkeys(sorted(FLIGHT_RECORDER_VARIABLES), "2000")
-    if (threads := cpus(container)) is not None:
+    if (threads := cpus(container) or cpus(worker.spec.template["spec"])) is not None:
         variables["OMP_NUM_THREADS"] = str(max(1, threads // processes(worker.spec)))
     if worker.host_network:
         # A node has bridges and virtual interfaces without a route to its peers; NCCL could choose one of them.

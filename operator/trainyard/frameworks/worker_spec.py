@@ -82,9 +82,9 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
     return DnsNames.MASTER if spec.framework is Framework.TORCH else DnsNames.ALL
 
 
-def cpus(container: Mapping[str, Any]) -> int | None:
-    """Return the whole CPUs that a container requests, or None where it has no request."""
-    resources: Mapping[str, Any] = container.get("resources") or {}
+def cpus(requester: Mapping[str, Any]) -> int | None:
+    """Return the whole CPUs that a container or a whole pod requests, or None where it has no request."""
+    resources: Mapping[str, Any] = requester.get("resources") or {}
     asked = (resources.get("requests") or {}).get("cpu") or (resources.get("limits") or {}).get("cpu")
     amount = quantity(asked)
     return None if amount is None else max(1, int(amount))

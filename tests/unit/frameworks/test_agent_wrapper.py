@@ -183,3 +183,10 @@ def test_termination_log_path_is_passed() -> None:
     own = container(command=["train"], env=[{"name": "TRAINYARD_TERMINATION_LOG", "value": "/own"}])
     names = [v["name"] for v in pod(worker(own | {"terminationMessagePath": "/x"}))["containers"][0]["env"]]
     assert names.count("TRAINYARD_TERMINATION_LOG") == 1
+
+
+def test_pull_secrets_follow_those_of_the_template() -> None:
+    image = AgentImage("operator:1", pull_secrets=("mirror", "own"))
+    made = worker(container(command=["train"]), pod={"imagePullSecrets": [{"name": "own"}]})
+    assert worker_pod(made, image)["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "mirror"}]
+    assert "imagePullSecrets" not in worker_pod(worker(container()), image)["spec"]

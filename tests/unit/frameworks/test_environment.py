@@ -119,17 +119,30 @@ def test_env_from_disables_tuning_variables() -> None:
     assert env.keys().isdisjoint({"NCCL_DEBUG", "PYTHONUNBUFFERED"})
 
 
-def test_init_containers_get_no_variables() -> None:
-    made = worker(
-        container(),
-        container("sidecar", env=[{"name": "RANK", "value": "x"}]),
-        pod={"initContainers": [container("i")]},
-    )
+def test_sidecars_get_the_variables() -> None:
+    made = worker(container(), container("sidecar", env=[{"name": "RANK", "value": "x"}]))
     assert environment_of(made, 0)["RANK"] == "1"
     assert environment_of(made, 1)["RANK"] == "x"
     assert environment_of(made, 1)["WORLD_SIZE"] == "3"
-    (init,) = worker_pod(made)["spec"]["initContainers"]
-    assert init == container("i") | {"terminationMessagePolicy": "FallbackToLogsOnError"}
+
+
+def test_init_containers_get_identity_alone() -> None:
+    own = [{"name": "TRAINYARD_REPLICA_INDEX", "value": "mine"}, {"name": "OUT", "value": "/out/$(RANK)"}]
+    sidecar = container("logs", restartPolicy="Always", env=own)
+    made = worker(container(), pod={"initContainers": [container("fetch"), sidecar]})
+    fetch, logs = ({v["name"]: v["value"] for v in c["env"]} for c in worker_pod(made)["spec"]["initContainers"])
+    identity = {"TRAINYARD_JOB_NAME": "train", "TRAINYARD_ATTEMPT": "2", "TRAINYARD_REPLICA_INDEX": "1", "RANK": "1"}
+    assert fetch.items() >= identity.items()
+    assert fetch.keys().isdisjoint({"NCCL_DEBUG", "PYTHONUNBUFFERED"})
+    assert logs.items() >= {**identity, "TRAINYARD_REPLICA_INDEX": "mine", "OUT": "/out/$(RANK)"}.items()
+    assert list(logs)[-1] == "OUT"
+
+
+def test_threads_follow_the_resources_of_the_pod() -> None:
+    shared = {"resources": {"requests": {"cpu": "16"}}}
+    assert environment_of(worker(container(), pod=shared, processesPerReplica=4))["OMP_NUM_THREADS"] == "4"
+    own = container(resources={"requests": {"cpu": "8"}})
+    assert environment_of(worker(own, pod=shared))["OMP_NUM_THREADS"] == "8"
 
 
 @pytest.mark.parametrize(

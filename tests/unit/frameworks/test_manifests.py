@@ -9,6 +9,7 @@ from tests.support.jobs import job
 from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
 from trainyard.domain.state.template_hash import template_hash
 from trainyard.frameworks.manifests import network_policy, service, worker_pod
+from trainyard.frameworks.pod_metadata import ANNOTATIONS, LABELS
 from trainyard.frameworks.worker_spec import Worker
 
 OWNER = {
@@ -38,7 +39,7 @@ def test_metadata_of_a_worker() -> None:
             "trainyard.dev/role": "worker",
             "trainyard.dev/index": "1",
             "trainyard.dev/attempt": "2",
-            "sidecar.istio.io/inject": "false",
+            **LABELS,
         },
         "annotations": {
             "trainyard.dev/workers": "3",
@@ -46,8 +47,7 @@ def test_metadata_of_a_worker() -> None:
             "trainyard.dev/generation": "1",
             "trainyard.dev/template-hash": template_hash(worker().spec),
             "kubectl.kubernetes.io/default-container": "main",
-            "sidecar.istio.io/inject": "false",
-            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            **ANNOTATIONS,
         },
         "ownerReferences": [OWNER],
     }

@@ -29,12 +29,14 @@ from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.controller.reconcile.watch_scope import WatchScope
 from trainyard.coordinator.server import CoordinatorServer
+from trainyard.domain.state.accelerators import ACCELERATORS
 from trainyard.engine.leader import LeaderElector, NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
 from trainyard.kube.permissions import PermissionTracker
@@ -90,7 +92,7 @@ class Operator:
         if elector is not None:
             session.permit = elector.permit
             ElectionMetrics(elector, registry)
-        caches = Caches.empty(settings.namespaces)
+        caches = Caches.empty(settings.namespaces, {**ACCELERATORS, **settings.accelerators})
         queue: WorkQueue[str] = WorkQueue(observer=metrics.observer)
         scopes = [
             WatchScope(session, namespace, cache, queue, settings.relist_seconds)
@@ -116,6 +118,7 @@ class Operator:
                 _agent_source(settings),
                 lambda: coordinator_endpoint(settings, coordinator),
                 _job_peers(settings),
+                PodMetadata().overridden(settings.worker_labels, settings.worker_annotations),
             ),
             writer=writer,
             tracker=tracker,
@@ -295,7 +298,9 @@ def _job_peers(settings: Settings) -> list[dict[str, Any]] | None:
 
 
 def _agent_source(settings: Settings) -> AgentImage | None:
-    return AgentImage(settings.agent_image, settings.agent_image_volume) if settings.agent_image else None
+    if not settings.agent_image:
+        return None
+    return AgentImage(settings.agent_image, settings.agent_image_volume, settings.agent_pull_secrets)
 
 
 def _count_forbidden_requests(permissions: PermissionTracker, registry: CollectorRegistry) -> None:

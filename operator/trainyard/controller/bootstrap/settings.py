@@ -5,10 +5,11 @@ import socket
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from trainyard.controller.bootstrap.peers import Peer
+from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
+from trainyard.controller.bootstrap.peers import DOMAIN, LabelValue, Peer, QualifiedName
 from trainyard.coordinator.address import ALL_ADDRESSES
 from trainyard.engine.leader import MAX_LEASE_SECONDS
 
@@ -17,6 +18,10 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0
 """A valid name of a namespace or of the Lease."""
 
 
+SecretName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
+ResourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.*-]{1,253}/[A-Za-z0-9._*-]{1,63}$")]
+"""The name of an extended resource. `*` stands for any characters."""
+DeviceProcesses = Annotated[int, Field(ge=1, le=MAX_PROCESSES_PER_REPLICA)] | Literal["worker", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 ConcurrentReconciles = Annotated[int, Field(ge=1, le=256)]
 Qps = Annotated[int, Field(ge=1, le=100_000)]
@@ -53,6 +58,8 @@ class Settings(BaseSettings):
     """Whether that image is mounted as a volume instead of copied by an init container. All nodes need Kubernetes 1.33,
     and containerd 2.1 or CRI-O 1.31.
     """
+    agent_pull_secrets: Annotated[tuple[SecretName, ...], NoDecode] = ()
+    """Secrets of the jobs' namespaces with which nodes pull that image, separated by commas."""
     coordinator_url: Annotated[str, StringConstraints(pattern=r"^https://[a-z0-9.-]{1,253}:[0-9]{1,5}$")] | None = None
     """Where agents reach this operator, as `https://NAME:PORT`. Not set, or empty: agents report nothing."""
     coordinator_port: int = Field(default=8443, ge=0, le=65535)
@@ -65,6 +72,13 @@ class Settings(BaseSettings):
     """Whether each job gets a NetworkPolicy that admits only its own workers and `job_peers`."""
     job_peers: Annotated[tuple[Peer, ...], NoDecode] = ()
     """Other peers that may reach workers: a JSON list, as in a NetworkPolicy's `from`."""
+    accelerators: Annotated[dict[ResourceName, DeviceProcesses], NoDecode] = {}
+    """More extended resources for `processesPerReplica: auto`, as a JSON object: the name, which may contain `*`, with the processes
+    for each device, or `worker` (one process for all devices of a worker), or `none` (no accelerator)."""
+    worker_labels: Annotated[dict[QualifiedName, LabelValue], NoDecode] = {}
+    """More labels of all workers, as a JSON object. A value in a job's template replaces them."""
+    worker_annotations: Annotated[dict[QualifiedName, str], NoDecode] = {}
+    """More annotations of all workers, as a JSON object. A value in a job's template replaces them."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -87,10 +101,16 @@ class Settings(BaseSettings):
     def _empty_is_none(cls, value: object) -> object:
         return value or None
 
-    @field_validator("job_peers", mode="before")
+    @field_validator("job_peers", "accelerators", "worker_labels", "worker_annotations", mode="before")
     @classmethod
-    def _from_json(cls, value: object) -> object:
-        return json.loads(value or "[]") if isinstance(value, str) else value
+    def _from_json(cls, value: object, info: ValidationInfo) -> object:
+        empty = "[]" if info.field_name == "job_peers" else "{}"
+        return json.loads(value or empty) if isinstance(value, str) else value
+
+    @field_validator("agent_pull_secrets", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
 
     @field_validator("namespaces", mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
+from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.listing import read_all
@@ -35,6 +36,8 @@ class JobInformer:
     jobs: Store[JobRecord, str]
     on_change: Callable[[str], None]
     relist_seconds: float
+    accelerators: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
+    """How the processes of workers are counted."""
     clock: Callable[[], float] = time.monotonic
     backoff: Callable[[int], float] = field(default_factory=lambda: Backoff(cap=30.0))
     synced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -56,7 +59,7 @@ class JobInformer:
         if kind == "DELETED":
             self._notify(self.jobs.remove(uid, version))
         elif not self.jobs.knows(uid, version):
-            self._notify(self.jobs.apply(job_record(raw)))
+            self._notify(self.jobs.apply(job_record(raw, self.accelerators)))
 
     async def run(self) -> None:
         """List for ever."""
@@ -77,7 +80,7 @@ class JobInformer:
         """List once, and compare the result with the cache."""
         items, version = await read_all(self.session, TRAINING_JOBS.path(self.namespace), {}, PAGE_OBJECTS)
         try:
-            records = [job_record(raw) for raw in items]
+            records = [job_record(raw, self.accelerators) for raw in items]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ApiError(0, "MalformedAnswer", f"an item of the list is not a TrainingJob: {error!r}") from error
         changed = self.jobs.replace(records, int(version))

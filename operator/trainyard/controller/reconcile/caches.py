@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.agent_registry import AgentRegistry
+from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
 from trainyard.domain.state.agent_views import WorkerReport
 from trainyard.domain.state.snapshot import PodView, Snapshot
 from trainyard.kube.resource import PODS, Resource
@@ -26,6 +27,8 @@ class Cache:
 
     jobs: Store[JobRecord, str] = field(default_factory=lambda: Store(lambda job: job.uid))
     pods: Store[PodView, str] = field(default_factory=lambda: Store(lambda pod: pod.job_uid))
+    accelerators: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
+    """How the processes of workers are counted."""
     services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
 
     def snapshot(
@@ -97,9 +100,9 @@ class Caches:
     by_namespace: Mapping[str | None, Cache]
 
     @classmethod
-    def empty(cls, namespaces: Iterable[str] = ()) -> "Caches":
+    def empty(cls, namespaces: Iterable[str] = (), accelerators: AcceleratorTable = ACCELERATORS) -> "Caches":
         """Return empty caches of these namespaces, or of all if none is given."""
-        return cls({namespace: Cache() for namespace in tuple(namespaces) or (None,)})
+        return cls({namespace: Cache(accelerators=accelerators) for namespace in tuple(namespaces) or (None,)})
 
     def of(self, namespace: str) -> Cache:
         """Return the cache that holds the objects of this namespace."""

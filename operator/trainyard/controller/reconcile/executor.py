@@ -23,6 +23,7 @@ from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
 from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
+from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -75,6 +76,8 @@ class Executor:
     """Peers that may reach workers, beside those of their own job, by a NetworkPolicy per job; None: no policy is
     created.
     """
+    pod_metadata: PodMetadata = field(default_factory=PodMetadata)
+    """The labels and annotations of workers that the user may replace."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
 
@@ -150,7 +153,7 @@ class Executor:
                 assert_never(action)
 
     async def _create_worker(self, job: JobView, worker: Worker) -> bool:
-        plain = _build_worker_pod(worker, self.agent, self.coordinator_endpoint())
+        plain = _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata)
         manifest = await self.restart_support.with_supported_rule(job.namespace, plain)
         try:
             return await self._create(job, PODS, manifest)
@@ -245,10 +248,10 @@ def _log_deletions(plan: Plan) -> None:
 
 
 def _build_worker_pod(
-    worker: Worker, agent: AgentImage | None, coordinator_endpoint: CoordinatorEndpoint | None
+    worker: Worker, agent: AgentImage | None, coordinator_endpoint: CoordinatorEndpoint | None, metadata: PodMetadata
 ) -> dict[str, Any]:
     try:
-        return manifests.worker_pod(worker, agent, coordinator_endpoint)
+        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata)
     except Exception as error:
         # A template that breaks the builder fails its own job, and is never retried for ever.
         raise InvalidTemplateError(f"{type(error).__name__}: {error}") from error

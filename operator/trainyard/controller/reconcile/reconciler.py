@@ -212,11 +212,11 @@ class Reconciler:
         than its watch.
         """
         raw = await self.writer.get(TRAINING_JOBS, record.namespace, record.name)
-        jobs = self.caches.of(record.namespace).jobs
+        cache = self.caches.of(record.namespace)
         if raw is None or raw["metadata"]["uid"] != record.uid:
-            jobs.remove(record.uid)
+            cache.jobs.remove(record.uid)
         else:
-            jobs.apply(job_record(raw))
+            cache.jobs.apply(job_record(raw, cache.accelerators))
 
     def _environment_warnings(self, job: JobView, decided: Plan) -> list[Event]:
         """Return a warning, once per attempt together with WorkersCreated, about template variables that may not fit

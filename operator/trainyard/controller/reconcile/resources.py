@@ -1,7 +1,7 @@
 """The kinds that the operator watches, and the record that it keeps of each object."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -14,8 +14,8 @@ from trainyard.api.progress import Goodput, Progress
 from trainyard.api.spec import Framework
 from trainyard.api.status import Avoidance, Phase, Restarts, TrainingJobStatus
 from trainyard.domain.progress.stragglers import confirmed
+from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, DeviceProcesses, accelerators
 from trainyard.domain.state.observe import job_view, owner_uid, pod_view
-from trainyard.domain.state.rank_layout import accelerators
 from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.kube.events import ObjectReference
 from trainyard.kube.resource import Resource
@@ -62,6 +62,8 @@ class JobRecord:
     """How many accelerators its pods hold, from its status."""
     restarts: Restarts = NO_RESTARTS
     """Restarts by cause, from its status."""
+    accelerator_table: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
+    """How the processes of its workers are counted."""
     problem: str = ""
     managed_elsewhere: bool = False
     """Whether another controller manages it, even if the rest cannot be read."""
@@ -69,7 +71,7 @@ class JobRecord:
     @property
     def view(self) -> JobView | None:
         """Return the job, if it can be read."""
-        return None if self.problem else _parsed(self.text)
+        return None if self.problem else _parsed(self.text, tuple(self.accelerator_table.items()))
 
     @property
     def status(self) -> TrainingJobStatus | None:
@@ -83,7 +85,7 @@ class JobRecord:
         """Return the same job with a status that the API server has stored under this version."""
         raw = orjson.loads(self.text)
         raw["metadata"]["resourceVersion"] = str(resource_version)
-        return job_record({**raw, "status": status.dump()})
+        return job_record({**raw, "status": status.dump()}, self.accelerator_table)
 
     @property
     def reference(self) -> ObjectReference:
@@ -92,12 +94,12 @@ class JobRecord:
 
 
 @lru_cache(maxsize=PARSED_JOBS)
-def _parsed(text: bytes) -> JobView:
+def _parsed(text: bytes, accelerator_table: tuple[tuple[str, DeviceProcesses], ...]) -> JobView:
     """Return the job of a record's text. Its models and its template are never changed in place."""
-    return job_view(orjson.loads(text))
+    return job_view(orjson.loads(text), dict(accelerator_table))
 
 
-def job_record(raw: Mapping[str, Any]) -> JobRecord:
+def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACCELERATORS) -> JobRecord:
     """Parse a TrainingJob, whatever is in it. Never raises for an invalid spec or status."""
     # kopf's mappings are no dictionaries, and most metadata fields are not needed.
     metadata = {key: raw["metadata"][key] for key in KEPT_METADATA if key in raw["metadata"]}
@@ -110,13 +112,16 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
         generation=metadata.get("generation", 0),
         # orjson's bytes keep their buffer of 4 kB: a copy has the size that it needs.
         text=bytes(memoryview(orjson.dumps({"metadata": metadata, "spec": spec, "status": status}))),
+        accelerator_table=accelerator_table,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )
     part = "status"
     try:
         TrainingJobStatus.model_validate(status)
         part = "spec"
-        return _with_summary(record, job_view({"metadata": metadata, "spec": spec, "status": status}))
+        return _with_summary(
+            record, job_view({"metadata": metadata, "spec": spec, "status": status}, accelerator_table)
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(name) for name in (part, *first["loc"]))
@@ -129,7 +134,8 @@ def job_record(raw: Mapping[str, Any]) -> JobRecord:
 def _with_summary(record: JobRecord, view: JobView) -> JobRecord:
     """Return the record with the values that metrics and logs need of the readable job."""
     status, group_size = view.status, view.status.size or view.spec.replicas
-    per_pod = sum(accelerators(container) for container in view.spec.template["spec"]["containers"])
+    containers, table = view.spec.template["spec"]["containers"], record.accelerator_table
+    per_pod = sum(accelerators(container, table) for container in containers)
     return replace(
         record,
         category=(status.phase, view.spec.framework),

@@ -42,7 +42,9 @@ class WatchScope:
         self._queue = queue
         self.opened = False
         """Whether its jobs are reconciled."""
-        self.job_informer = JobInformer(session, namespace, cache.jobs, self._queue_now, relist_seconds)
+        self.job_informer = JobInformer(
+            session, namespace, cache.jobs, self._queue_now, relist_seconds, accelerators=cache.accelerators
+        )
         self.pods = Reflector(
             session, PODS, pod_record, cache.pods, self._queue_soon, label_selector=LABEL_JOB_UID, namespace=namespace
         )

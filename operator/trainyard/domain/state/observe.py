@@ -19,6 +19,7 @@ from trainyard.api.constants import (
 from trainyard.api.recovery import PEER_LOST_CODE, RESTART_CODE, SAVED_CODE
 from trainyard.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
+from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, count_processes
 from trainyard.domain.state.object_names import parse_worker_pod
 from trainyard.domain.state.snapshot import STOP_DEADLINE_SECONDS, UNSCHEDULABLE, JobView, PodIssue, PodView
 from trainyard.domain.state.termination import Exit, Kind, headline, read
@@ -44,18 +45,26 @@ UNCHARGED_CODES = frozenset({0, SAVED_CODE, PEER_LOST_CODE})
 SIGKILL_CODE = 128 + 9
 
 
-def job_view(raw: Json) -> JobView:
-    """Return a TrainingJob. Raises pydantic.ValidationError where the spec or the status is invalid."""
+def job_view(raw: Json, accelerators: AcceleratorTable = ACCELERATORS) -> JobView:
+    """Return a TrainingJob, its `processesPerReplica` as a number. Raises pydantic.ValidationError where spec or status is invalid."""
     metadata = raw["metadata"]
+    spec = TrainingJobSpec.model_validate(raw["spec"])
+    status = TrainingJobStatus.model_validate(raw.get("status") or {})
+    auto = None
+    if spec.processes_per_replica == "auto":
+        # While a job is suspended, it has no group that another table could change.
+        auto = count_processes(spec, accelerators, None if status.suspended else status.internal.counted_processes)
+        spec = spec.evolve(processes_per_replica=auto.processes)
     return JobView(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         name=metadata["name"],
         generation=metadata["generation"],
         resource_version=int(metadata["resourceVersion"]),
-        spec=TrainingJobSpec.model_validate(raw["spec"]),
-        status=TrainingJobStatus.model_validate(raw.get("status") or {}),
+        spec=spec,
+        status=status,
         deleting="deletionTimestamp" in metadata,
+        auto_processes=auto,
     )
 
 

@@ -11,6 +11,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Agent
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
+from trainyard.domain.state.accelerators import ProcessCount
 from trainyard.domain.state.agent_views import AgentView, WorkerReport
 from trainyard.domain.state.rank_layout import GroupSize, indivisible
 from trainyard.domain.state.template_hash import template_hash
@@ -104,6 +105,8 @@ class JobView:
     spec: TrainingJobSpec
     status: TrainingJobStatus
     deleting: bool = False
+    auto_processes: ProcessCount | None = None
+    """What `processesPerReplica: auto` means, which `spec` has as a number; None where the user set the number."""
 
     @property
     def command(self) -> Sequence[str]:

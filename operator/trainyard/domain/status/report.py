@@ -43,6 +43,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     observed = health(current, snapshot.size.desired)
     straggling, waits = stragglers.straggling_condition(snapshot), stragglers.deadlines(status, now)
     injected = agent_conditions(job, brought=snapshot.agent)
+    uncertain = _accelerators_uncertain(job)
     seen = _explained(observed, snapshot, opened=pods.rendezvous is not None, now=now)
     running = _running(status, seen, has_pods=bool(current))
     changes |= {"workers": _unwell(current), "phase": _phase(status, seen)}
@@ -57,6 +58,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_sized(snapshot, pods.resizing),
         *injected,
         *([straggling] if straggling else []),
+        uncertain,
         *_restarted(status, seen),
         running,
     ]
@@ -66,10 +68,29 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_without_command(status, injected),
         *pods.events,
         *_held_up(status, running, seen),
+        *_new_warnings(status, [uncertain]),
     ]
     return Outcome(
         changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *slow_init_waits(snapshot, now)])
     )
+
+
+def _accelerators_uncertain(job: JobView) -> ConditionUpdate:
+    """Return the update of AcceleratorsUncertain: whether `processesPerReplica: auto` may be another number than the user needs."""
+    kind, why = C.ACCELERATORS_UNCERTAIN, job.auto_processes.uncertain_because if job.auto_processes else ""
+    if why:
+        return SetTrue(kind, Reason.ACCELERATORS_UNKNOWN, why)
+    return Clear(kind, Reason.ACCELERATORS_COUNTED, "the number of processes of each worker is known")
+
+
+def _new_warnings(status: TrainingJobStatus, updates: Sequence[ConditionUpdate]) -> list[Event]:
+    """Return an event for each condition that becomes True, or is True for another cause."""
+    new = []
+    for update in updates:
+        before = status.condition(update.kind) if status.holds(update.kind) else None
+        if isinstance(update, SetTrue) and (before is None or before.message != update.message):
+            new.append(Event("Warning", Reason(update.reason), update.message))
+    return new
 
 
 def _straggling(status: TrainingJobStatus, condition: ConditionUpdate | None) -> list[Event]:

@@ -48,6 +48,13 @@ def test_invalid_namespaces_are_refused(monkeypatch: pytest.MonkeyPatch, text: s
         ("TRAINYARD_POD_UID", "a pod"),
         ("TRAINYARD_POD_UID", "a" * 65),
         ("TRAINYARD_API_BURST", "9" * 401),
+        ("TRAINYARD_AGENT_PULL_SECRETS", "regcred,No Name"),
+        ("TRAINYARD_ACCELERATORS", '{"example.com/npu": 0}'),
+        ("TRAINYARD_ACCELERATORS", '{"example.com/npu": "many"}'),
+        ("TRAINYARD_ACCELERATORS", '{"npu": 1}'),
+        ("TRAINYARD_WORKER_LABELS", '{"a b": "c"}'),
+        ("TRAINYARD_WORKER_LABELS", '{"a": "b c"}'),
+        ("TRAINYARD_WORKER_ANNOTATIONS", '{"a b": "c"}'),
         ("TRAINYARD_JOB_PEERS", "[{}]"),
         ("TRAINYARD_JOB_PEERS", '[{"podselector": {}}]'),
         ("TRAINYARD_JOB_PEERS", "{"),
@@ -72,6 +79,17 @@ def test_invalid_setting_names_its_variable(
     monkeypatch.setenv(name, value)
     assert main.main() == 2
     assert f"trainyard-operator: {name}: " in capsys.readouterr().err
+
+
+def test_maps_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_AGENT_PULL_SECRETS", "regcred,mirror")
+    monkeypatch.setenv("TRAINYARD_ACCELERATORS", '{"example.com/*": 2, "google.com/tpu": "none"}')
+    monkeypatch.setenv("TRAINYARD_WORKER_ANNOTATIONS", '{"note": "a"}')
+    monkeypatch.setenv("TRAINYARD_WORKER_LABELS", "")
+    made = Settings()
+    assert made.agent_pull_secrets == ("regcred", "mirror")
+    assert made.accelerators == {"example.com/*": 2, "google.com/tpu": "none"}
+    assert (made.worker_annotations, made.worker_labels) == ({"note": "a"}, {})
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

@@ -34,7 +34,7 @@ def asking(*limits: Any) -> dict[str, Any]:
         ({"amd.com/gpu": "4"}, 4),
         ({"habana.ai/gaudi": "8"}, 8),
         ({"aws.amazon.com/neuron": "16"}, 16),
-        ({"google.com/tpu": "4"}, 4),
+        ({"google.com/tpu": "4"}, 1),
         ({"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-3g.20gb": 1}, 3),
         ({"vpc.amazonaws.com/efa": 4, "nvidia.com/gpu": 8}, 8),
         ({"rdma/hca": 1}, 1),
