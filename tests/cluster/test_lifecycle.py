@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from dev.demo.commands import DemoError
 from tests.cluster.kube import Kube, job, main_container
 
 
@@ -161,7 +162,9 @@ def test_a_finished_job_stays_finished(kube: Kube) -> None:
     for pod in kube.pods("job"):
         kube.delete_pod(pod["metadata"]["name"])
     kube.run("delete", "service", "job")
-    kube.run("scale", "tj/job", "--replicas=4")
+    with pytest.raises(DemoError, match="the job is finished; delete it and create it again"):
+        kube.run("scale", "tj/job", "--replicas=4")
+    kube.run("patch", "tj", "job", "--type=merge", "-p", '{"spec":{"lifecycle":{"ttlSecondsAfterFinished":600}}}')
     time.sleep(3)
     assert kube.phase("job") == "Complete"
     assert kube.pods("job") == []

@@ -15,7 +15,8 @@ from trainyard.api.spec import Framework
 from trainyard.api.status import Avoidance, Phase, Restarts, TrainingJobStatus
 from trainyard.domain.progress.stragglers import confirmed
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, DeviceProcesses, accelerators
-from trainyard.domain.state.observe import job_view, owner_uid, pod_view
+from trainyard.domain.state.object_names import worker_pod
+from trainyard.domain.state.observe import job_view, owner, pod_view
 from trainyard.domain.state.snapshot import JobView, PodView
 from trainyard.kube.events import ObjectReference
 from trainyard.kube.resource import Resource
@@ -155,7 +156,10 @@ def _with_summary(record: JobRecord, view: JobView) -> JobRecord:
 def pod_record(raw: Mapping[str, Any]) -> PodView:
     """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job."""
     pod = pod_view(raw)
-    _check_owner(raw)
+    job = _check_owner(raw)
+    if pod.name != worker_pod(job["name"], pod.index, pod.attempt):
+        # For example a copy for debugging: it would count as the worker whose index it has in its name.
+        raise ValueError(f"{pod.name} is not the name of a worker of {job['name']}")
     return pod
 
 
@@ -177,7 +181,9 @@ def service_record(raw: Mapping[str, Any]) -> ServiceRecord:
     return ServiceRecord(metadata["uid"], metadata["namespace"], version, metadata["labels"][LABEL_JOB_UID])
 
 
-def _check_owner(raw: Mapping[str, Any]) -> None:
-    """Raise ValueError unless label and controlling owner reference name the same job: a label alone can be copied."""
-    if owner_uid(raw) != raw["metadata"]["labels"][LABEL_JOB_UID]:
+def _check_owner(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the controlling owner reference. Raise ValueError unless the label names the same job: a label can be copied."""
+    job = owner(raw)
+    if job is None or job["uid"] != raw["metadata"]["labels"][LABEL_JOB_UID]:
         raise ValueError(f"its label {LABEL_JOB_UID} names another job than its owner reference")
+    return job

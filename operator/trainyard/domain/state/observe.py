@@ -121,10 +121,16 @@ def pod_view(raw: Json) -> PodView:
     )
 
 
+def owner(raw: Json) -> Json | None:
+    """Return the reference to the object that controls this one; None where there is none."""
+    owners = raw["metadata"].get("ownerReferences") or ()
+    return next((each for each in owners if each.get("controller")), None)
+
+
 def owner_uid(raw: Json) -> str | None:
     """Return the UID of the object that controls this one; None where there is none."""
-    owners = raw["metadata"].get("ownerReferences") or ()
-    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+    found = owner(raw)
+    return found["uid"] if found else None
 
 
 def _time(text: str | None) -> datetime | None:

@@ -158,8 +158,11 @@ async def test_exceeded_quota_is_reported_at_once(api: FakeApi, lab: Lab) -> Non
     assert len([call for call in api.writes if call.verb == "POST pods"]) <= 2
 
 
-async def test_invalid_template_fails_the_job(api: FakeApi, lab: Lab) -> None:
-    api.fault(method="POST", path=".*/pods", status=422, reason="Invalid", message="spec.containers[0].image: Required")
+@pytest.mark.parametrize("more", ["", ', spec.nodeName: Invalid value: "pods \\"x\\" is forbidden: no"'])
+async def test_invalid_template_fails_the_job(api: FakeApi, lab: Lab, more: str) -> None:
+    """Also if the message quotes a value that reads like the message of an admission policy."""
+    message = f'Pod "job-worker-0-1" is invalid: spec.containers[0].image: Required{more}'
+    api.fault(method="POST", path=".*/pods", status=422, reason="Invalid", message=message)
     async with operator(api):
         lab.submit()
         await lab.until_phase("Failed")

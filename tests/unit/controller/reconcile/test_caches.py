@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.unit.controller.raw_job import RAW
 from trainyard.controller.reconcile.caches import Cache
 from trainyard.controller.reconcile.resources import job_record
@@ -18,7 +20,7 @@ def owned(name: str, namespace: str = "lab", labels: dict[str, str] = LABELS) ->
             "namespace": namespace,
             "resourceVersion": "9",
             "labels": labels,
-            "ownerReferences": [{"uid": "1", "controller": True}],
+            "ownerReferences": [{"uid": "1", "name": "job", "controller": True}],
         },
         "spec": {"containers": [{"name": "main"}]},
     }
@@ -40,6 +42,12 @@ def test_objects_without_our_label_stay_unknown() -> None:
     assert not cache.add_found(SERVICES, owned("job", labels={}))
     assert not cache.add_found(PODS, owned("job-worker-0-1", labels={}))
     assert not cache.add_found(PODS, owned("something"))
+
+
+@pytest.mark.parametrize("name", ["job-debug-worker-0-1", "job-worker-00-1", "other-worker-0-1"])
+def test_copy_under_another_name_is_no_worker(name: str) -> None:
+    """It has the label and the owner of the worker whose pod was copied."""
+    assert not Cache().add_found(PODS, owned(name))
 
 
 def test_only_the_jobs_own_namespace_counts() -> None:

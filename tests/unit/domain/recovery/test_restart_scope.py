@@ -12,7 +12,7 @@ from trainyard.api.internal_status import MAX_REPLACEMENTS, Backoff, Group, Rend
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType as C, Phase
-from trainyard.domain.actions import CreateWorker, DeletePod
+from trainyard.domain.actions import CreateWorker, DeletePod, StopPod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.termination import Exit
@@ -369,17 +369,15 @@ def test_hand_written_group_gets_new_pods_without_looping() -> None:
 def test_log_of_the_worker_that_failed_is_kept() -> None:
     failed = after(job(3, recovery={"maxRestarts": 0}).running().with_agents().reported_failed(1))
     assert failed.status.phase is Phase.FAILED
-    assert [action.name for action in act(failed).actions if isinstance(action, DeletePod)] == [
-        "train-worker-0-1",
-        "train-worker-2-1",
-    ]
+    stopped = [action.name for action in act(failed).actions if isinstance(action, StopPod)]
+    assert stopped == ["train-worker-0-1", "train-worker-2-1"]
     everything = failed.with_spec(lifecycle={"cleanPods": "All"})
     assert len(act(everything).actions) == 3
 
 
-def test_failed_worker_with_running_sidecar_is_cleaned() -> None:
+def test_failed_worker_with_running_sidecar_is_stopped() -> None:
     failed = after(job(3, recovery={"maxRestarts": 0}).running().failed(1).pod(1, phase="Running", ended=False))
-    assert "train-worker-1-1" in [action.name for action in act(failed).actions if isinstance(action, DeletePod)]
+    assert "train-worker-1-1" in [action.name for action in act(failed).actions if isinstance(action, StopPod)]
 
 
 def test_recovered_worker_is_cleaned_like_all_others() -> None:

@@ -1,9 +1,16 @@
 """The event that tells what the pods of a job wait for: once, and again when it is something else."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.support.jobs import NOW, Scene, job
+from tests.support.jobs import NOW, SUPERVISED, Scene, ago, because, job, summarize, worker
+from trainyard.api.agent_protocol import AgentState
+from trainyard.api.internal_status import Group, Replacement
+from trainyard.api.reasons import Reason
+from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
+from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.snapshot import PodIssue
 
 
@@ -73,3 +80,15 @@ def test_failed_pulls_of_one_image_are_one_event() -> None:
 
 def test_what_is_on_its_way_is_no_trouble() -> None:
     assert reported(reported(job(2).created())[0])[1] == []
+
+
+def test_unschedulable_pod_is_named_before_the_rendezvous() -> None:
+    """The group waits for the new pod of worker 1 to meet: why it has no node says more than who is ready."""
+    group = Group(created_in_attempt=1, size=2, replacements=[Replacement(worker=1, attempt=2)])
+    scene = job(2, template=SUPERVISED).running().with_status(attempt=2, launched_attempt=2, running_time=None)
+    scene = scene.with_status(group=group, attempt_start_time=ago(5))
+    pending = worker(1, attempt=2, workers=2, issue=PodIssue("Unschedulable", "0/3 nodes"))
+    agents = {scene.pods[0].uid: AgentView(2, AgentState.WAITING, since=ago(100))}
+    waiting = replace(scene, pods=(scene.pods[0], pending), agents=agents)
+    conditions = summarize(plan(waiting.snapshot, NOW).status.conditions)
+    assert conditions[C.RUNNING] == conditions[C.SCHEDULED] == because(Reason.UNSCHEDULABLE, holds=False)
