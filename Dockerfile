@@ -1,4 +1,4 @@
-# The operator's image: Python, the locked dependencies and the package; nobody's home, no shell in use.
+# The operator's image: Python, the locked dependencies and the package; no home folder, no shell in use.
 #
 #   docker build --tag trainyard/operator:dev .
 #

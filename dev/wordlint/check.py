@@ -3,7 +3,7 @@
 import ast
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +56,11 @@ def of_file(path: str, source: str, words: WordList) -> Iterator[Violation]:
     """Yield what breaks any rule in one file."""
     if path.endswith(".py"):
         tree = ast.parse(source)
-        yield from _names(path, tree, words)
+        names = [(1, name) for name in identifiers.of_module(path)]
+        yield from _names(path, [*names, *identifiers.bound(tree), *identifiers.in_strings(tree)], words)
         yield from _tests(path, tree, words)
+    elif path.endswith((".yaml", ".yml")):
+        yield from _names(path, identifiers.in_yaml(source), words)
     for text in texts(path, source):
         for word in words.found(Rule.TEXTS, text.text):
             if not words.allows(word.avoid, path):
@@ -68,8 +71,7 @@ def of_file(path: str, source: str, words: WordList) -> Iterator[Violation]:
                 yield Violation(Rule.SENTENCES, path, text.line, f"{limit}: {sentence[:70]}…")
 
 
-def _names(path: str, tree: ast.AST, words: WordList) -> Iterator[Violation]:
-    names = [(1, name) for name in identifiers.of_module(path)] + list(identifiers.bound(tree))
+def _names(path: str, names: Iterable[tuple[int, str]], words: WordList) -> Iterator[Violation]:
     for line, name in names:
         for word in words.found(Rule.IDENTIFIERS, " ".join(identifiers.split(name))):
             if not words.allows(word.avoid, path):

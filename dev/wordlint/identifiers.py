@@ -1,10 +1,13 @@
-"""The names that a Python module binds, split into words. Pure."""
+"""The names that a Python module binds, and public names in strings and in YAML, split into words. Pure."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+import yaml
+
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 
 
@@ -31,6 +34,29 @@ def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
             case _:
                 pass
+
+
+def in_strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each string that is a name of several words: a reason, a field, a metric, a variable."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_name(node.value):
+            yield node.lineno, node.value
+
+
+def in_yaml(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each key and value that is a name of several words: a field, an alert, a value of the chart."""
+    try:
+        tokens = list(yaml.scan(source, Loader=yaml.SafeLoader))
+    except yaml.YAMLError:
+        return  # a template
+    for token in tokens:
+        if isinstance(token, yaml.ScalarToken) and is_name(token.value):
+            yield token.start_mark.line + 1, token.value
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a name of several words, in snake_case or CamelCase."""
+    return NAME.fullmatch(text) is not None and len(split(text)) > 1
 
 
 def of_module(path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""One control plane for all tests of this folder, and the chart's rights on it."""
+"""One control plane for all tests of this folder, and the chart's permissions on it."""
 
 from collections.abc import Iterator
 

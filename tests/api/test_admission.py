@@ -1,4 +1,4 @@
-"""The chart's admission policies, on a real API server: what somebody without rights can not get by way of a TrainingJob, or of the operator's account."""
+"""The chart's admission policies on a real API server: a user without permissions gains none by a TrainingJob or the operator's account."""
 
 import copy
 from collections.abc import Iterator
@@ -282,7 +282,7 @@ def test_a_million_workers_are_too_many(guarded: Plane) -> None:
 def test_service_account_requires_permission_to_use_it(guarded: Plane) -> None:
     for manifest in role("borrows", [AUTHOR], "", ["serviceaccounts"], ["use"]):
         guarded.grant(manifest)
-    until(lambda: not refused(guarded, AUTHOR, serviceAccountName="deployer"), 10, "the right to count")
+    until(lambda: not refused(guarded, AUTHOR, serviceAccountName="deployer"), 10, "the permission to count")
     guarded.forget(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{GUARDED}/rolebindings/borrows")
 
 

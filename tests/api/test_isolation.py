@@ -1,4 +1,4 @@
-"""The NetworkPolicy of a job on a real API server, by the rights that the chart gives for it."""
+"""The NetworkPolicy of a job on a real API server, with the permissions that the chart grants for it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What no retry can mend ends a job with its fix, what keeps a pod from starting is named, and a success outlives its pod."""
+"""A job that no retry can repair ends with the fix, an obstacle to a pod's start is named, and a success outlives its pod."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -295,7 +295,7 @@ def test_gradient_norm_covers_all_stages(tmp_path: Path) -> None:
 
 
 def grouped() -> tuple[str, int]:
-    """What an optimizer that takes many at once says to parameters of two kinds, and how many groups mend it."""
+    """An optimizer that takes many parameters at once fails with two kinds of them, and works with a group for each."""
     mesh = Parallelism(tensor=2).mesh(2, "cpu")
     model = tensor_parallel(layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     model(torch.ones(1, 4)).sum().backward()

@@ -128,7 +128,7 @@ def test_quota_of_dead_pod_is_freed(world: EngineSimulation) -> None:
 def test_finished_job_loses_its_dead_pods(world: EngineSimulation) -> None:
     pod, other = begin(world), world.pods()[1]
     world.life.lose(str(stored_objects.node(pod)))
-    world.life.end(other, 2)  # which no restart mends
+    world.life.end(other, 2)  # no restart can repair it
     world.run(GONE_AFTER - 60)
     assert there(world, pod)
     world.run(120)

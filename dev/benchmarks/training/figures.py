@@ -1,4 +1,4 @@
-"""From what the programs have told to the rows of the table. Pure."""
+"""Make the rows of the table from what the programs have measured. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `helm test` makes: a pod that is no operator, with the rights that it needs, where the operator looks."""
+"""The pod of `helm test`: it is no operator, has the permissions that it needs, and runs where the operator looks."""
 
 from tests.unit.helm.chart import Chart, Release
 

@@ -1,4 +1,4 @@
-"""What audit logs say of the operator's rights."""
+"""The permissions that the operator used, by the audit logs."""
 
 import json
 from pathlib import Path

@@ -216,5 +216,5 @@ async def test_forbidden_lease_fails_readiness(api: FakeApi) -> None:
             text = await answer.text()
             assert answer.status == 503
         async with client.get(f"http://127.0.0.1:{ports[0]}/healthz") as answer:
-            assert answer.status == 200, "a restart would mend nothing"
+            assert answer.status == 200, "a restart would not help"
     assert "grant its service account the verb get on leases.coordination.k8s.io" in text

@@ -161,7 +161,7 @@ async def test_forbidden_watch_fails_readiness_but_not_liveness(
             assert answer.status == 503
         assert f"grant its service account the verb {verb} on {resource}" in text
         stale = [line for line in op.health.problems() if f"the watch on {resource} in " in line]
-        assert stale == [], "a restart would mend nothing"
+        assert stale == [], "a restart would not help"
         fault.times = 0
         await until(lambda: missing not in op.health.permissions.missing())
         assert lab.pods() == []

@@ -13,7 +13,7 @@ sentence_words = 10
 test_name_words = 4
 
 [checked]
-identifiers = ["code"]
+identifiers = ["code", "chart"]
 texts = ["code", "docs", "chart"]
 sentences = ["docs", "chart", "code"]
 test_names = ["tests"]
@@ -67,6 +67,10 @@ def tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tree:
         ("code/a.py", "def f(wish: int) -> None: ...\n", "in the name wish"),
         ("code/a.py", "x = 1\nx.wish = 2\n", "code/a.py:2:"),
         ("code/a.py", "common_end = 1\n", '"common end" in the name common_end'),
+        ("code/a.py", 'reason = "WishGranted"\n', "in the name WishGranted"),
+        ("code/a.py", 'Counter("trainyard_wishes_total")\nCounter("a_wish_total")\n', "in the name a_wish_total"),
+        ("chart/rules.yaml", "- alert: NoWish\n", "chart/rules.yaml:1:"),
+        ("chart/values.yaml", "a: 1\nwishTimeout: 3\n", "chart/values.yaml:2:"),
         ("code/wish.py", "", 'code/wish.py:1: "wish" in the name wish'),
         ("code/a.py", '"""The wish of a user."""\n', 'code/a.py:1: "wish": write desired'),
         ("code/a.py", "x = 1\n# the wish of a user\n", "code/a.py:2:"),

@@ -123,9 +123,9 @@ def test_warning_in_condition_and_one_event() -> None:
 
 def test_user_number_clears_the_warning() -> None:
     first = plan(Snapshot(view()), NOW).status
-    mended = plan(Snapshot(view(status=stored(first), processesPerReplica=4)), NOW)
-    assert summarize(mended.status.conditions)[C.ACCELERATORS_UNCERTAIN][0] is False
-    assert list(mended.events) == []
+    corrected = plan(Snapshot(view(status=stored(first), processesPerReplica=4)), NOW)
+    assert summarize(corrected.status.conditions)[C.ACCELERATORS_UNCERTAIN][0] is False
+    assert list(corrected.events) == []
 
 
 def test_changed_table_keeps_a_group() -> None:

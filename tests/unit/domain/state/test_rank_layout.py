@@ -106,8 +106,8 @@ def test_indivisible_size_creates_no_worker() -> None:
 
 def test_job_starts_once_size_is_divisible() -> None:
     stalled = decided(job(3, **PAIRS))
-    mended = replace(job(3, **PAIRS), status=stored(stalled.status)).with_spec(replicas=4)
-    begun = decided(mended)
+    corrected = replace(job(3, **PAIRS), status=stored(stalled.status)).with_spec(replicas=4)
+    begun = decided(corrected)
     assert list(begun.actions) == [CreateService(), *(CreateWorker(index, 1, 4) for index in range(4))]
     assert summarize(begun.status.conditions)[C.STALLED][0] is False
 
