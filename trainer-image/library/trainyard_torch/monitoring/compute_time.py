@@ -1,4 +1,4 @@
-"""How long this process works itself in a step, without waiting for others: by the host's clock, and on a GPU by events. Synchronises nothing."""
+"""Measure the compute time of a step: without waits for other processes, by the host clock and by GPU events. Does not synchronize."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from trainyard_torch.monitoring.meter import Step
 
 MAX_SPANS = 1024
-"""Times that a GPU is asked how long it took in one step: more micro-batches than anybody has."""
+"""The most spans of a step that are measured on a GPU. No step has as many micro-batches."""
 
 
 class Span(NamedTuple):
-    """A time of the GPU's, from one event to another on the stream that was the current one."""
+    """A span of GPU time between two events on the current stream."""
 
     begin: torch.cuda.Event
     end: torch.cuda.Event
 
 
 class ComputeTimer:
-    """Of one process.
+    """Measures the compute time of one process.
 
     Args:
-        phases: those in which it waits for no other.
-        device: that computes. GPU work is asynchronous: there, events measure how long it took, a step or two later, for
-            all of these phases but `data`, which is the host's.
+        phases: the phases in which the process waits for no other process.
+        device: the device of the model. GPU work is asynchronous, so events measure it, and the result arrives a step or two later.
+            The phase `data` is always measured on the host.
 
     Raises:
-        ValueError: there is no such phase.
+        ValueError: a phase is unknown.
     """
 
     def __init__(self, phases: Collection[str], device: torch.device) -> None:
@@ -59,13 +59,13 @@ class ComputeTimer:
         return span
 
     def end(self, span: Span) -> None:
-        """The phase with this time ends."""
+        """End the phase of this span."""
         self._open = False
         span.end.record()
         self._spans.append(span)
 
     def stepped(self, step: Step, *, first: bool) -> list[float]:
-        """A step is done. Seconds of those of which they are newly known; of the first, in which kernels are chosen, they are not asked for."""
+        """Record a finished step. Return the compute times in seconds that are newly known. The first step is skipped: it selects kernels."""
         spans, self._spans = self._spans, []
         if first:
             return []

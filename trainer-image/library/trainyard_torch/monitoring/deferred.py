@@ -1,4 +1,4 @@
-"""Numbers that lie on a GPU, read when they have arrived: neither host nor GPU ever waits for one. Must not synchronise anything."""
+"""Read scalars from a GPU asynchronously: neither the host nor the GPU waits. Nothing here may synchronize them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 WAITING = 8
-"""Numbers that are under way at once. Where the host is further ahead of its GPU, the ones that follow are passed over."""
+"""The most scalars that are pending at once. If the host is further ahead of its GPU, later scalars are skipped."""
 
 
 class Pending(Protocol):
-    """A number that is under way."""
+    """A scalar that is being copied to the host."""
 
     def ready(self) -> bool:
-        """Whether it has arrived. Does not wait."""
+        """Return whether it has arrived. Does not wait."""
 
     def value(self) -> float:
-        """The number, once it has."""
+        """Return the scalar, once it has arrived."""
 
 
 class Copied(Pending):
-    """A tensor with one element, copied into memory of the host in the order of the GPU's work: what becomes of the tensor later does not count."""
+    """A tensor with one element that is copied to host memory in stream order. Later changes of the tensor have no effect."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         # gpu-only: asynchronous copy of the loss to the host
@@ -45,14 +45,14 @@ class Copied(Pending):
 
 
 class Worked(Pending):
-    """Seconds of the host, and of the GPU between pairs of events on one stream, which were made with `enable_timing`."""
+    """Seconds of the host plus GPU seconds between pairs of events on one stream. The events have `enable_timing`."""
 
     def __init__(self, host: float, spans: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]]) -> None:
         self._host, self._spans = host, spans
 
     @override
     def ready(self) -> bool:
-        # On one stream: with the last all have happened.
+        # All events are on one stream: after the last one, all have happened.
         return bool(self._spans[-1][1].query())
 
     @override
@@ -61,10 +61,10 @@ class Worked(Pending):
 
 
 class DeferredScalars:
-    """One number of each step, the newest that has arrived.
+    """The newest scalar of a series with one scalar per step.
 
     Args:
-        copied: how one is fetched from a GPU.
+        copied: starts the copy of a tensor from a GPU.
     """
 
     def __init__(self, copied: Callable[[torch.Tensor], Pending] = Copied) -> None:
@@ -73,10 +73,10 @@ class DeferredScalars:
         self._newest: float | None = None
 
     def put(self, name: str, value: float | torch.Tensor | None) -> None:
-        """A number, or a tensor with one element. What is on the host is read at once, what is on a GPU when it has arrived.
+        """Add a number, or a tensor with one element. A value on the host is read at once, a value on a GPU when it has arrived.
 
         Raises:
-            ValueError: it has more or fewer elements than one, or is spread over processes. `name` is what it is called then.
+            ValueError: the tensor does not have exactly one element, or is a DTensor. The message calls it `name`.
         """
         if value is None:
             return
@@ -91,12 +91,12 @@ class DeferredScalars:
         self._newest = float(value)
 
     def wait(self, pending: Pending) -> None:
-        """Report this number when it has arrived, unless too many are pending."""
+        """Add a pending scalar, unless too many are pending."""
         if len(self._pending) < WAITING:
             self._pending.append(pending)
 
     def arrived(self) -> list[float]:
-        """Those that have arrived since this was asked last, or since then were given on the host."""
+        """Return the scalars that have arrived since the last call."""
         found = []
         while self._pending and self._pending[0].ready():
             found.append(self._pending.popleft().value())
@@ -106,19 +106,19 @@ class DeferredScalars:
 
     @property
     def newest(self) -> float | None:
-        """The last that has arrived; None before the first."""
+        """The newest scalar that has arrived; None before the first."""
         if self._pending:
             self.arrived()
         return self._newest
 
 
 def check(name: str, value: Any) -> None:
-    """That this tensor is one number, here.
+    """Check that a tensor has exactly one element on this process.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it has more or fewer elements, or is a DTensor.
     """
-    # A DTensor: each process has its part, and to put them together is a collective, which is not to be had in passing.
+    # Each process has a shard of a DTensor. Gathering it is a collective, which must not happen here.
     if hasattr(value, "full_tensor"):
         raise ValueError(f"{name} is a DTensor, spread over processes: give {name}.full_tensor(), on all of them")
     if value.numel() != 1:

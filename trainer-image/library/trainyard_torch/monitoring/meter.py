@@ -1,7 +1,7 @@
-"""How long steps take, and what their time goes into. Pure: the clock is a parameter, and nothing here knows a device or torch.
+"""Measure the time of steps and of their phases. Pure: the clock is a parameter, and nothing depends on a device or on torch.
 
-All time is in one phase: in the innermost that is open, in `other` where none is. So the phases of a step add up to its time. What is
-done within a checkpoint, an evaluation or a compilation is that, and no part of a step.
+Time counts for the innermost open phase, or for `other` if no phase is open. So the phases of a step add up to its time. Time within a
+checkpoint, an evaluation or a compilation is not part of a step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PHASES = ("data", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluate", "compile", "other")
 NOT_TRAINING = ("checkpoint", "evaluate", "compile")
-"""What is not a part of a step: neither its time nor what is done in a second is measured by it."""
+"""Phases that are not part of a step. They count neither for the step time nor for the throughput."""
 WINDOW = 64
 _NUMBER = {phase: number for number, phase in enumerate(PHASES)}
 _OTHER = _NUMBER["other"]
@@ -26,7 +26,7 @@ _STEPS = tuple(number for number in range(len(PHASES)) if number not in _NOT_TRA
 
 
 class Step(NamedTuple):
-    """One step: seconds from the end of the one before, by phase, and what was done in it."""
+    """One step: its seconds by phase since the end of the previous step, and its samples and tokens."""
 
     spent: tuple[float, ...]
     samples: int
@@ -34,28 +34,28 @@ class Step(NamedTuple):
 
     @property
     def wall(self) -> float:
-        """Seconds from the end of the step before to the end of this one."""
+        """Seconds from the end of the previous step to the end of this one."""
         return sum(self.spent)
 
     @property
     def seconds(self) -> float:
-        """The same, without what is not a part of a step."""
+        """Seconds of the step, without phases that are not part of a step."""
         return sum(self.spent[number] for number in _STEPS)
 
     def within(self, phase: str) -> float:
-        """Seconds in this phase."""
+        """Return the seconds of the step in this phase."""
         return self.spent[_NUMBER[phase]]
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """How fast it goes, over the last steps. None: not known yet, or nothing of it is counted.
+    """The throughput over the last steps. None: not known yet, or not counted.
 
     Attributes:
-        step_seconds: the median of a step.
-        compute_seconds: the median of what this process worked itself in a step.
-        steps_per_second, samples_per_second, tokens_per_second: of this process.
-        shares: of the time, by phase; phases without time are omitted.
+        step_seconds: the median step time.
+        compute_seconds: the median compute time of a step on this process.
+        steps_per_second, samples_per_second, tokens_per_second: the rates of this process.
+        shares: the share of each phase in the time. Phases without time are omitted.
     """
 
     step_seconds: float | None
@@ -67,11 +67,11 @@ class Throughput:
 
 
 class Meter:
-    """Of one process. Used by one thread.
+    """Measures the steps of one process. Used by one thread.
 
     Args:
-        window: number of last steps that `throughput` covers, from 1 on.
-        clock: seconds, that never go back.
+        window: the number of steps that `throughput` covers, at least 1.
+        clock: returns seconds of a monotonic clock.
 
     Raises:
         ValueError: the window is not positive.
@@ -90,10 +90,10 @@ class Meter:
         self._compute: deque[float] = deque(maxlen=window)
 
     def enter(self, phase: str) -> None:
-        """Enter a phase; the open one is interrupted.
+        """Enter a phase. It interrupts the open phase.
 
         Raises:
-            ValueError: there is no such phase.
+            ValueError: the phase is unknown.
         """
         number = _NUMBER.get(phase)
         if number is None:
@@ -102,19 +102,19 @@ class Meter:
         self._open.append(self._open[-1] if self.not_training else number)
 
     def leave(self) -> None:
-        """The phase that was entered last ends."""
+        """End the phase that was entered last."""
         self._account()
         self._open.pop()
 
     @property
     def not_training(self) -> bool:
-        """Whether what is done now is not a part of a step."""
+        """Whether the open phase is not part of a step."""
         return self._open[-1] in _NOT_TRAINING
 
     def step(self, samples: int = 0, tokens: int = 0) -> Step:
-        """A step is done.
+        """Record a finished step, and return it.
 
-        The first one is in the totals, and not in the window: in it kernels are chosen and compiled, and before it models are made.
+        The first step counts for the totals and not for the window: it includes the creation of models and the selection of kernels.
 
         Raises:
             ValueError: a number is negative.
@@ -133,7 +133,7 @@ class Meter:
         return done
 
     def computed(self, seconds: float) -> None:
-        """So long this process worked itself in a step, without waiting for others: it may be known some steps later."""
+        """Add the compute time of a step in seconds. It may be known some steps later."""
         self._compute.append(seconds)
 
     @property
@@ -142,7 +142,7 @@ class Meter:
         return dict(zip(PHASES, self._totals, strict=True))
 
     def throughput(self) -> Throughput:
-        """Over the last steps, the first one of all left out."""
+        """Return the throughput over the window, without the first step of the run."""
         steps = self._window
         seconds = sum(step.seconds for step in steps)
         wall = sum(step.wall for step in steps)

@@ -1,4 +1,4 @@
-"""What is done with gradients however they are spread: when they are exchanged, and how long they may be."""
+"""Synchronize and clip gradients of replicated, sharded and pipelined models."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ if TYPE_CHECKING:
 
 
 def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - the only setting
-    """Whether the backward passes inside exchange gradients: no for all micro-batches of a step but the last.
+    """Return a context manager that enables or disables gradient synchronization in the backward passes inside.
 
-    Forward passes belong inside too. What is wrapped inside the model (DDP, FSDP) counts as the model itself does; a plain module exchanges
-    nothing in any case. Not for the modules of a `Pipeline`, which exchanges after the last micro-batch of a step by itself.
+    Only the last micro-batch of a step synchronizes. Forward passes belong inside, too. Modules that are wrapped by DDP or FSDP inside
+    the model count as well. A plain module never synchronizes. A `Pipeline` synchronizes by itself after the last micro-batch of a step.
 
     Args:
-        model: what `replicate` or `shard` returned, or a module that holds such ones.
+        model: the result of `replicate` or `shard`, or a module that contains such results.
         enabled: `MicroBatch.last`.
     """
     return GradientSync(model).enabled_if(enabled)
 
 
 class GradientSync:
-    """What of a model exchanges gradients: found once, as a model may have thousands of modules, and a step few milliseconds.
+    """The modules of a model that synchronize gradients.
+
+    They are found once: a model may have thousands of modules, and a step takes few milliseconds.
 
     Args:
-        model: as for `gradient_sync`; what is wrapped later is not known.
+        model: as for `gradient_sync`. Modules that are wrapped later are not known.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -48,7 +50,7 @@ class GradientSync:
         self._sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
 
     def enabled_if(self, enabled: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - as above
-        """As `gradient_sync`."""
+        """Return the context manager of `gradient_sync`."""
         return self._enabled_if(enabled=enabled) if self._averaged or self._sharded else nullcontext()
 
     @contextmanager
@@ -66,23 +68,23 @@ class GradientSync:
 def clip_grad_norm_(
     parameters: Iterable[nn.Parameter], mesh: DeviceMesh, max_norm: float, *, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Scale all gradients of the model by one factor, so that together they are no longer than `max_grad_norm`.
+    """Scale all gradients of the model by one factor, so that their total norm is at most `max_norm`.
 
-    To be called by all processes, after the backward pass of the last micro-batch, and after `GradScaler.unscale_` where there is one.
-    Right for plain gradients, for those spread by `shard` and `tensor_parallel`, and for stages of a pipeline.
+    All processes call it, after the backward pass of the last micro-batch, and after `GradScaler.unscale_` if there is a scaler.
+    It supports plain gradients, gradients sharded by `shard` and `tensor_parallel`, and pipeline stages.
     Source: Pascanu et al. 2013.
 
     Args:
-        parameters: all of this process's, of all its stages; those without a gradient count for nothing.
-        mesh: that of `Parallelism.mesh`.
-        max_norm: the norm that is left at most; infinity only measures.
-        norm_type: which: 2 is Euclid's, infinity the largest element.
+        parameters: all parameters of this process, of all its stages. Parameters without a gradient are ignored.
+        mesh: the mesh of `Parallelism.mesh`.
+        max_norm: the largest norm after clipping. Infinity only measures the norm.
+        norm_type: the p-norm: 2 is the Euclidean norm, infinity the largest element.
 
     Returns:
-        The norm before clipping, of the whole model, the same on all processes; if a gradient is not finite, neither is the norm.
+        The norm of the whole model before clipping, equal on all processes. It is not finite if a gradient is not finite.
 
     Raises:
-        ValueError: longest is not positive, or norm is less than 1.
+        ValueError: `max_norm` is not positive, or `norm_type` is less than 1.
     """
     if isnan(max_norm) or max_norm <= 0:
         raise ValueError(f"max_norm must be positive, not {max_norm}")
@@ -90,7 +92,7 @@ def clip_grad_norm_(
         raise ValueError(f"norm_type must be from 1 on, or infinity, got {norm_type}")
     groups = group_by_mesh(parameter for parameter in parameters if parameter.grad is not None)
     device = torch.device(mesh.device_type)
-    # One by one: torch refuses to stack norms of different meshes.
+    # One at a time: torch refuses to stack norms of different meshes.
     parts = [
         _whole(get_total_norm([parameter.grad for parameter in group], norm_type)).to(device).double()
         for group in groups
@@ -99,16 +101,16 @@ def clip_grad_norm_(
     if size(mesh, "pipeline") > 1:
         total = _of_stages(total, mesh, norm_type)
     for group in groups:
-        # A factor of another type than the gradients' would be applied to one tensor after the other on a GPU.
+        # With a factor of another dtype than the gradients, a GPU would scale the tensors one after the other.
         double = group[0].grad.dtype == torch.float64
         clip_grads_with_norm_(group, max_norm, total if double else total.float())
     return total
 
 
 def group_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """The parameters, those together that are spread over the same processes: as groups for an optimizer.
+    """Return the parameters in groups, one for each mesh over which they are sharded, as parameter groups for an optimizer.
 
-    With `foreach` or `fused`, the default on GPUs, an optimizer takes many parameters at once, and torch cannot do that with DTensors of
+    With `foreach` or `fused`, the default on GPUs, an optimizer updates many parameters at once. torch cannot do that with DTensors of
     different meshes, or with DTensors and plain tensors: AdamW([{"params": group} for group in group_by_mesh(model.parameters())]).
     """
     groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
