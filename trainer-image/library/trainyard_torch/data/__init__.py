@@ -1,6 +1,6 @@
-"""Data in the same order at any number of processes, resumable at any step.
+"""Load data in the same order at any number of processes, resumable at any step.
 
-`loader` and `processes` are imported by their own names: what is here needs no torch.
+Import `loader` and `processes` from their modules: what is here needs no torch.
 """
 
 from trainyard_torch.data.batches import Batches, DataShard, MicroBatch

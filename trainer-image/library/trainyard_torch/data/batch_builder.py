@@ -1,7 +1,6 @@
-"""How the numbers of a micro-batch become what a model takes: samples, transformed, put together. No threads, no state.
+"""Build the batches of a model from sample numbers: read, transform, collate. No threads, no state.
 
-What is random in a transform depends on (seed, epoch, sample) alone, so that a sample looks the same at any number of processes and after a
-restart.
+Random transforms depend on (seed, epoch, sample) alone. So a sample looks the same at any number of processes and after a restart.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class LoadedMicroBatch(NamedTuple):
     """A micro-batch that is ready for the model.
 
     Attributes:
-        batch: what `collate_fn` made of its samples; by default tensors with the samples as their first dimension.
-        weight: what the mean loss over it is to be multiplied with (`MicroBatch.weight`).
-        last: whether gradients are to be exchanged after it.
+        batch: the result of `collate_fn`; by default tensors whose first dimension is the sample.
+        weight: the factor for the mean loss of this micro-batch (`MicroBatch.weight`).
+        last: whether gradients are synchronized after it.
     """
 
     batch: Any
@@ -44,11 +43,11 @@ class LoadedMicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchBuilder:
-    """How samples become batches.
+    """Builds batches from samples.
 
     Attributes:
-        source: of the samples.
-        transform: makes another sample of one, with a random generator of its own; None: samples stay as they are.
+        source: the samples.
+        transform: returns a changed sample, with a random generator of its own. None: samples stay as they are.
         collate_fn: makes a batch of a list of samples.
     """
 
@@ -58,7 +57,7 @@ class BatchBuilder:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The tensors in memory whose rows are the samples: a micro-batch is one lookup in each. Empty where samples are made one by one."""
+        """The tensors in memory whose rows are the samples: a micro-batch is one lookup in each. Empty if samples are built one by one."""
         # A subclass may return samples other than the rows of its tensors.
         plain = type(self.source) is TensorDataset and self.transform is None and self.collate_fn is default_collate
         tensors: tuple[torch.Tensor, ...] = getattr(self.source, "tensors", ()) if plain else ()
@@ -70,10 +69,10 @@ class BatchBuilder:
         return bool(tensors) and sum(tensor[:1].nbytes for tensor in tensors) * samples <= MAX_GATHERED_BYTES
 
     def step(self, batches: Batches, data_shard: DataShard) -> list[LoadedMicroBatch]:
-        """What this process puts through the model in the next step of these batches.
+        """Return the micro-batches of this process in the next step.
 
         Raises:
-            Exception: what the source, `transform` or `collate_fn` raised, with a note of the samples.
+            Exception: the error of the source, `transform` or `collate_fn`, with a note that names the samples.
         """
         return [self.part(micro, batches.order.seed) for micro in batches.step(data_shard)]
 
@@ -97,7 +96,7 @@ class BatchBuilder:
             self.source.check(batches.order, (prefetch + 1) * batches.batch_size)
 
     def part(self, micro: MicroBatch, seed: int) -> LoadedMicroBatch:
-        """A micro-batch of a training with this seed.
+        """Return the loaded micro-batch of a training with this seed.
 
         Raises:
             Exception: as `step`.
@@ -120,14 +119,14 @@ class BatchBuilder:
 def randomness(seed: int, epoch: int, sample: int) -> np.random.Generator:
     """Return the random generator of a sample in an epoch: the same on any process, and independent of other samples.
 
-    It counts with Philox, of which a key is all there is to set up (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).
-    For torch's own: `torch.Generator().manual_seed(int(rng.integers(2**63)))`.
+    It uses Philox, whose only state is a key (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011).
+    For a generator of torch: `torch.Generator().manual_seed(int(rng.integers(2**63)))`.
     """
     return np.random.Generator(np.random.Philox(key=[mixed(int(seed), int(epoch)), int(sample)]))
 
 
 def pinned(batch: Any) -> Any:
-    """The same with its tensors in memory from which a GPU copies by itself."""
+    """Return the batch with its tensors in pinned memory."""
     # gpu-only: pinned memory
     return _each(batch, lambda tensor: tensor.pin_memory())
 

@@ -1,8 +1,7 @@
-"""Which samples each process sees in each step, and how much each counts. Pure.
+"""Assign the samples of each step to processes, with their weights. Pure.
 
-The stream of samples is one epoch after the other; a step takes the next `batch` of them, whatever the number of processes. So no sample is
-skipped or seen twice in an epoch, a step's gradient is the same mean over the same samples at any world size, and all there is to
-remember is how many samples were taken.
+The stream of samples is one epoch after the other. A step takes the next `batch_size` samples, at any number of processes. So no sample is
+skipped or repeated in an epoch, and the gradient of a step is the same mean at any world size. The only state is the number of samples taken.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
     from trainyard_torch.data.sample_order import SampleOrder
 
 LOOKUP_SAMPLES = 1024
-"""Samples of a process that are looked up in the order at a time."""
+"""The number of samples of a process that one lookup in the order returns."""
 
 
 class DataShard(NamedTuple):
-    """One of the processes that share the samples: those of the same data-parallel rank see the same ones."""
+    """One of the processes that share the samples. Ranks with the same data-parallel rank get the same samples."""
 
     rank: int
     world_size: int
@@ -33,14 +32,14 @@ class DataShard(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one process puts through the model at once.
+    """The samples that a process passes through the model at once.
 
     Attributes:
-        samples: their numbers in the data set, shape (n,), n from 1 to `micro`.
-        epochs: the epoch of each, shape (n,): a step may span two epochs.
-        weight: what the mean loss over these samples is to be multiplied with, so that the mean of gradients over all processes, as DDP and
-            FSDP form it, is the mean over all samples of the step. 0: the process has nothing to do, and takes part for the others' sake.
-        last: whether gradients are to be exchanged after it.
+        samples: their numbers in the dataset, shape (n,), n from 1 to `micro_batch_size`.
+        epochs: the epoch of each, shape (n,). A step may span two epochs.
+        weight: the factor for the mean loss of these samples. With it, the mean of gradients over all processes, as DDP and FSDP compute it,
+            is the mean over all samples of the step. 0: the process has no samples and takes part only in the collectives.
+        last: whether gradients are synchronized after it.
     """
 
     samples: NDArray[np.int64]
@@ -54,13 +53,13 @@ class Batches:
     """The samples of each step.
 
     Attributes:
-        order: that of the samples in each epoch.
-        batch_size: samples of a step, all processes together.
-        micro_batch_size: samples that a process puts through the model at once; a larger share is accumulated.
-        cursor: samples that were taken so far, in all epochs.
+        order: the order of the samples in each epoch.
+        batch_size: the samples of a step over all processes.
+        micro_batch_size: the samples that a process passes through the model at once. Larger shares are accumulated.
+        cursor: the number of samples taken so far, in all epochs.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     order: SampleOrder
@@ -75,7 +74,7 @@ class Batches:
 
     @property
     def epoch(self) -> float:
-        """How many epochs were taken so far: 1.5 in the middle of the second."""
+        """The epochs taken so far: 1.5 in the middle of the second epoch."""
         return self.cursor / self.order.size
 
     def after(self, steps: int = 1) -> Batches:
@@ -83,10 +82,10 @@ class Batches:
         return replace(self, cursor=self.cursor + steps * self.batch_size)
 
     def step(self, data_shard: DataShard) -> list[MicroBatch]:
-        """What this process does in the next step: the same number of micro-batches on all, one at least.
+        """Return the micro-batches of a process in the next step: at least one, and equally many on all processes.
 
         Raises:
-            ValueError: there is no such process, or there are more of them than samples in a step.
+            ValueError: the rank is out of range, or there are more processes than samples in a step.
         """
         rank, world_size = data_shard
         if not 0 <= rank < world_size:
@@ -100,21 +99,21 @@ class Batches:
         return [self._part(samples, epochs, part, parts, world_size) for part in range(parts)]
 
     def steps(self, data_shard: DataShard) -> Iterator[list[MicroBatch]]:
-        """What this process does from here on, step by step, without end."""
+        """Yield the micro-batches of a process step by step, without end."""
         here = self
         while True:
             yield here.step(data_shard)
             here = here.after()
 
     def state(self) -> dict[str, int]:
-        """What a checkpoint has to hold."""
+        """Return the state for a checkpoint."""
         return {"cursor": self.cursor, **self.order.identity}
 
     def at(self, state: Mapping[str, int]) -> Batches:
         """Return the batches that continue another run.
 
         Raises:
-            ValueError: that run used other data or another order, so that samples could repeat; or the state has missing keys.
+            ValueError: that run used other data or another order, so samples could repeat; or the state lacks keys.
         """
         if missing := {"cursor", *self.order.identity} - set(state):
             raise ValueError(
@@ -129,15 +128,15 @@ class Batches:
         return replace(self, cursor=state["cursor"])
 
     def _share(self, rank: int, world_size: int) -> int:
-        """How many samples of a step are this process's: where the world does not divide them, the first have one more."""
+        """Return the number of samples of a process in a step. If the world size does not divide the batch, the first processes get one more."""
         return self.batch_size // world_size + (rank < self.batch_size % world_size)
 
     def _begin(self, rank: int, world_size: int) -> int:
         return self.cursor + rank * (self.batch_size // world_size) + min(rank, self.batch_size % world_size)
 
     def _taken(self, begin: int, share: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The samples from this position on, and the epoch of each."""
-        # Not beyond the next epoch: each lookup takes its own time.
+        """Return the samples from a position on, and the epoch of each."""
+        # Not beyond the next epoch, since a lookup takes time for each epoch.
         steps = max(1, min(LOOKUP_SAMPLES // share, self.order.size // self.batch_size))
         at = self.cursor // self.batch_size % steps
         samples, epochs = _ordered(self.order, begin - at * self.batch_size, self.batch_size, share, steps)
@@ -148,9 +147,9 @@ class Batches:
     ) -> MicroBatch:
         share = len(samples)
         low, high = share * part // parts, share * (part + 1) // parts
-        # All processes run the same number of collectives: one without samples repeats a sample at weight 0.
+        # All processes must run equally many collectives: a process without samples repeats one at weight 0.
         mine = slice(low, max(high, low + 1))
-        # Copies: they are the caller's to change.
+        # Copies, so that the caller may change them.
         return MicroBatch(
             samples[mine].copy(),
             epochs[mine].copy(),
@@ -163,16 +162,16 @@ class Batches:
 def _ordered(
     order: SampleOrder, begin: int, stride: int, share: int, steps: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a process's samples of several steps and their epochs, each of shape (steps, share). Cached, since it depends on numbers only.
+    """Return the samples of a process in several steps and their epochs, each of shape (steps, share). Cached, since it depends on numbers only.
 
-    To find a few samples in the order takes as long as to find a thousand.
+    A lookup of a few samples takes as long as one of a thousand.
 
     Args:
-        order: that of the samples.
-        begin: the position of its first sample in the first step.
-        stride: from one step to the next.
-        share: samples that it has in a step.
-        steps: how many.
+        order: the order of the samples.
+        begin: the position of the first sample in the first step.
+        stride: the distance between two steps.
+        share: the samples of the process in a step.
+        steps: the number of steps.
     """
     taken = begin + stride * np.arange(steps, dtype=np.int64)[:, None] + np.arange(share, dtype=np.int64)
     epochs, positions = np.divmod(taken, order.size)

@@ -1,4 +1,4 @@
-"""Blocks of bytes by number: each is read once, in threads, and cached in memory up to a limit. Independent of files and samples."""
+"""Read numbered blocks of bytes once, in threads, and cache them in memory up to a limit. Independent of files and samples."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ class ClosedError(Exception):
 
 @dataclass
 class _Held:
-    """What one process has."""
+    """The blocks that one process holds."""
 
     pool: ThreadPoolExecutor
     closed: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    # The one that was wanted last is the last.
+    # In order of use, the most recent last.
     blocks: OrderedDict[int, Future[bytes]] = field(default_factory=OrderedDict)
     bytes: int = 0
 
 
 class Blocks:
-    """What is held of all blocks in the memory of this process.
+    """The blocks in the memory of this process.
 
-    It may be copied to another process, by fork or by pickle, and holds nothing there at first.
+    It may be copied to another process by fork or pickle, and starts empty there.
 
     Args:
-        read: brings a block, or raises; is to give up when the event is set. Called by several threads.
-        size: bytes of a block, known before it is read.
-        memory: bytes that may be held. Blocks that are just being read or used are not given up, however large.
-        threads: blocks that are read at the same time, from 1 on.
+        read: reads a block, or raises. It must give up once the event is set. Several threads call it.
+        size: returns the bytes of a block before it is read.
+        memory: the limit in bytes. Blocks that are being read or used are never evicted.
+        threads: the number of blocks that are read at the same time, at least 1.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     def __init__(self, read: Read, size: Callable[[int], int], memory: int, threads: int) -> None:
@@ -53,7 +53,7 @@ class Blocks:
             if value < least:
                 raise ValueError(f"{name} must be from {least} on, got {value}")
         self._read, self._size, self.memory, self._threads = read, size, memory, threads
-        # By process: threads and what they have read outlive no fork.
+        # By process ID: threads and their blocks do not survive a fork.
         self._held: dict[int, _Held] = {}
 
     @override
@@ -61,15 +61,15 @@ class Blocks:
         return {**self.__dict__, "_held": {}}
 
     def begin(self, numbers: Iterable[int]) -> None:
-        """Start to read these blocks, without waiting."""
+        """Start to read these blocks without waiting."""
         self._wanted(numbers)
 
     def get(self, numbers: Iterable[int]) -> dict[int, bytes]:
-        """These blocks, by number.
+        """Return these blocks by number.
 
         Raises:
             ClosedError: `close` was called while waiting.
-            Exception: what `read` raised. Who asks again has it read again.
+            Exception: the error of `read`. The next request reads the block again.
         """
         try:
             return {number: future.result() for number, future in self._wanted(numbers).items()}
@@ -87,7 +87,7 @@ class Blocks:
         with held.lock:
             for number in dict.fromkeys(numbers):
                 future = held.blocks.get(number)
-                # One that failed may be better by now; one that is pending is not failed.
+                # A failed block is read again: the store may have recovered. A pending block has not failed.
                 if future is None or (future.done() and (future.cancelled() or future.exception())):
                     if future is None:
                         held.bytes += self._size(number)

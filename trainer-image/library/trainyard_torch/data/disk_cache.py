@@ -1,6 +1,6 @@
-"""A bounded cache of blocks on a local disk, shared by all processes of a node. Independent of their content and origin.
+"""A bounded cache of blocks on a local disk, shared by all processes of a node. Independent of the content and its origin.
 
-So that a node reads each block once although each of its processes needs some samples of it.
+A node reads each block once, although each of its processes needs some of its samples.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 LOCKS = 256
 USAGE_LOCK = "lock-room"
-"""Who has its lock may remove blocks; it holds the sum of their bytes."""
+"""The lock for removing blocks. The file holds the sum of their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskCache:
-    """A folder that belongs to this cache. What else lies in it stays, and does not count.
+    """A cache folder. Other files in it are kept and do not count.
 
     Attributes:
-        folder: on a disk of the node. Created if missing.
-        size: bytes that may lie there; the blocks that were not used for longest go first. It may be exceeded by the blocks that are just being
-                written, and by one for each process that was killed while writing, until the next scan, which happens when space runs out.
+        folder: a folder on a disk of the node. It is created if missing.
+        size: the limit in bytes. The least recently used blocks are evicted first. The limit may be exceeded by blocks that are being written,
+            and by one block for each process that was killed while writing, until the next scan. A scan happens when space runs out.
 
     Raises:
         ValueError: the size is negative.
@@ -50,14 +50,14 @@ class DiskCache:
         object.__setattr__(self, "_usage", DiskUsage(Path(self.folder), self.size))
 
     def get(self, key: str, whole: Callable[[bytes], bool], read: Callable[[], bytes]) -> bytes:
-        """The block of this key: from the disk, or else by `read`, by one process of the node while the others wait for it.
+        """Return the block of a key from the disk. If it is missing, one process of the node calls `read`, and the others wait for it.
 
         Args:
-            key: any text; what has another content has to have another one.
-            whole: whether the content is complete. An incomplete file is read again.
-            read: brings it, or raises.
+            key: any text. Different content needs a different key.
+            whole: returns whether the content is complete. An incomplete file is read again.
+            read: reads the block, or raises.
 
-        What goes wrong with the folder costs time and is logged; the block is read all the same.
+        Errors of the folder cost time and are logged; the block is read anyway.
         """
         name = hashlib.sha256(key.encode()).hexdigest()
         path = Path(self.folder, name)
@@ -88,7 +88,7 @@ class DiskCache:
         content = path.read_bytes()
         if not whole(content):
             raise FileNotFoundError(path)
-        # The time of reading is not kept by file systems that are mounted with noatime.
+        # File systems that are mounted with noatime do not record the time of a read.
         os.utime(path)
         return content
 
@@ -109,7 +109,7 @@ class DiskCache:
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        """The kernel gives a lock back when its process dies, and all that were forked from it while it held it."""
+        """A lock that the kernel releases when its process, and all processes that were forked while it was held, have exited."""
         with Path(self.folder, name).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:

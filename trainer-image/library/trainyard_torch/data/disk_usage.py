@@ -1,8 +1,7 @@
-"""How many bytes a folder of blocks holds, known without looking at all of them each time, and which of them are to go.
+"""Count the bytes of a folder of blocks without a scan each time, and choose the blocks to evict.
 
-The sum is in a file that all processes of the node share, under a lock that the caller holds. Files that it does not count (removed by hand,
-or left by a killed process) are found by the next scan. A scan happens when space runs out and the oldest files of the last scan are gone.
-seen the last time are gone.
+The sum is in a file that all processes of the node share, under a lock that the caller holds. The next scan corrects it for files that were
+removed by hand or left by a killed process. A scan happens when space runs out and the oldest files of the last scan are gone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DIGITS = 20
 
 
 class _Seen(NamedTuple):
-    """A file as it was when the folder was looked at. The one that was used least recently is the least."""
+    """A file as the last scan saw it. The least recently used file sorts first."""
 
     used: int
     size: int
@@ -31,11 +30,11 @@ class _Seen(NamedTuple):
 
 
 class DiskUsage:
-    """What lies in a folder. It may be given to other processes; each has its own memory of what it saw.
+    """The files of a folder. It may be given to other processes; each has its own last scan.
 
     Args:
-        folder: only files with this cache's naming scheme count.
-        size: bytes that may lie there.
+        folder: only files with the naming scheme of this cache count.
+        size: the limit in bytes.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
@@ -44,27 +43,27 @@ class DiskUsage:
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        # What this process has seen is of no use to another one.
+        # The last scan of this process is of no use to another one.
         return {**self.__dict__, "_oldest": deque()}
 
     def add(self, ledger: Path, size: int) -> None:
-        """Count a new file, and evict the least recently used ones until all fit. The caller holds the lock.
+        """Count a new file, and evict the least recently used files until all fit. The caller holds the lock.
 
         Args:
             ledger: the file with the sum.
-            size: in bytes.
+            size: the size of the new file in bytes.
 
         Raises:
             OSError: the folder or the ledger cannot be used.
         """
         try:
             taken = _read(ledger)
-            # Not known: the first of all, or what a power failure has left.
+            # The sum is unknown: this is the first file, or a power failure lost it.
             taken = self._look() if taken is None else taken + size
             if taken > self._size:
                 taken = self._remove(taken)
             if taken > self._size:
-                # Those that were seen the last time are gone, or in use again.
+                # The files of the last scan are gone or in use again.
                 taken = self._remove(self._look())
             ledger.write_text(f"{taken:0{DIGITS}}")
         except OSError:
@@ -74,7 +73,7 @@ class DiskUsage:
             raise
 
     def _remove(self, taken: int) -> int:
-        """What is left when the oldest that are known have gone, as far as needed."""
+        """Evict the oldest known files as far as needed, and return the sum that is left."""
         while taken > self._size and self._oldest:
             seen = self._oldest.popleft()
             # Skip files that another process removed, that were used since the scan, or that belong to another user.
@@ -97,7 +96,7 @@ class DiskUsage:
 
 
 def _read(ledger: Path) -> int | None:
-    """The sum, or None where it is not known."""
+    """Return the sum; None if it is not known."""
     try:
         text = ledger.read_bytes()
     except FileNotFoundError:

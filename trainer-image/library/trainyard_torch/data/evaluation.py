@@ -1,4 +1,4 @@
-"""A data set gone through once, by all processes together: for validation and tests. Knows nothing of the training, and changes nothing of it."""
+"""Iterate over a dataset once with all processes, for validation and tests. Independent of the training, and without effect on it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class CountedBatch(NamedTuple):
     """A batch that is ready for the model.
 
     Attributes:
-        batch: what `collate_fn` made of its samples; by default tensors with the samples as their first dimension.
-        counted: how many of its samples count: all of them, or 0 where the process takes part for the others' sake alone.
+        batch: the result of `collate_fn`; by default tensors whose first dimension is the sample.
+        counted: the number of samples that count: all of them, or 0 if the process only takes part in the collectives.
     """
 
     batch: Any
@@ -38,24 +38,24 @@ class CountedBatch(NamedTuple):
 
 
 class EvaluationLoader:
-    """Each sample of a source exactly once, over all processes: `for batch, count in evaluation`. Each time it is gone through is the same.
+    """Iterates over each sample of a source exactly once, over all processes: `for batch, count in evaluation`. Each iteration is the same.
 
-    All processes have the same number of batches, and have to go through all of them. What they found is put together by torch's own
-    `all_reduce`, over the data dimension of the mesh: sums of what was found, and of the second number, how many samples count.
+    All processes have the same number of batches, and must iterate over all of them. Combine the results by torch's `all_reduce` over the data
+    dimension of the mesh: the sums of the results, and of the second number, which is how many samples count.
 
     Args:
-        source: a list, a torch data set with numbers for keys, or one of `token_dataset` and `RecordDataset`. It stays open.
-        batch_size: samples that a process puts through the model at once, from 1 on; the last batch may have fewer.
-        data_shard: which of the processes that share the samples this is: `training.data_shard`.
-        transform: `transform(sample, rng)` makes another sample of one, with a numpy generator that depends on (seed, sample) alone.
-        seed: of those generators.
+        source: a list, a map-style dataset of torch, or the result of `token_dataset` or `RecordDataset`. It stays open.
+        batch_size: samples that a process passes through the model at once, at least 1. The last batch may be smaller.
+        data_shard: the shard of this process: `training.data_shard`.
+        transform: `transform(sample, rng)` returns a changed sample. The numpy generator depends on (seed, sample) alone.
+        seed: the seed of those generators.
         collate_fn: makes a batch of a list of samples; by default torch's.
-        prefetch: batches that are loaded ahead of the one in use, from 0 on.
-        num_workers: threads that load them; 0: they are loaded when asked for.
-        device: where tensors go; None: they stay where `collate_fn` made them.
+        prefetch: the number of batches that are loaded ahead, from 0 on.
+        num_workers: the number of loading threads. 0: batches are loaded on request.
+        device: the device for tensors. None: they stay where `collate_fn` made them.
 
     Raises:
-        ValueError: a number is out of its range, there is no such process, or the source has no samples or too little memory.
+        ValueError: a number or the rank is out of range, or the source has no samples or too little memory.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -89,14 +89,14 @@ class EvaluationLoader:
         self._prefetch, self._num_workers, self._device = prefetch, num_workers, device
 
     def __len__(self) -> int:
-        """How many batches each process has."""
+        """Return the number of batches of each process."""
         return length(self._size, self._batch_size, self._data_shard.world_size)
 
     def __iter__(self) -> Iterator[CountedBatch]:
-        """All batches of this process.
+        """Yield all batches of this process.
 
         Raises:
-            Exception: what the source, `transform` or `collate_fn` raised, with a note of the samples.
+            Exception: the error of the source, `transform` or `collate_fn`, with a note that names the samples.
         """
         coming = evaluation_batches(self._size, self._batch_size, self._data_shard)
         for batch, count in self._threaded(coming) if self._num_workers else map(self._load, coming):

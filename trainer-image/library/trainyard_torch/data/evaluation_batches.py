@@ -1,7 +1,7 @@
-"""Which samples each process sees when all go through a data set once. Pure.
+"""Assign samples to processes for one pass over a dataset. Pure.
 
-Each has a range of its own, as long as the others' or one shorter, in batches of which the last may be smaller. All have the same number of them, so
-that collectives inside the model (FSDP, tensor parallel) match: a process without samples repeats one, which does not count.
+Each process has its own range; ranges differ by at most one sample. All have the same number of batches, so that collectives inside the model
+(FSDP, tensor parallel) match. A process without samples repeats one, which does not count.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class EvaluationBatch(NamedTuple):
-    """What one process puts through the model at once.
+    """The samples that a process passes through the model at once.
 
     Attributes:
-        samples: their numbers in the data set, shape (n,), from 1 on.
-        counted: number of samples that count: all, or 0.
+        samples: their numbers in the dataset, shape (n,), n at least 1.
+        counted: the number of samples that count: all, or 0.
     """
 
     samples: NDArray[np.int64]
@@ -31,12 +31,12 @@ class EvaluationBatch(NamedTuple):
 
 
 def evaluation_batches(size: int, batch: int, data_shard: DataShard) -> Iterator[EvaluationBatch]:
-    """The batches of one process, in the order of the samples' numbers.
+    """The batches of one process, ordered by sample number.
 
     Args:
-        size: of the data set, from 1 on.
-        batch: samples that a process puts through the model at once, from 1 on.
-        data_shard: which of the processes that share the samples this is.
+        size: the size of the dataset, at least 1.
+        batch: the samples that a process passes through the model at once, at least 1.
+        data_shard: the shard of this process.
     """
     begin, end = (size * rank // data_shard.world_size for rank in (data_shard.rank, data_shard.rank + 1))
     for number in range(length(size, batch, data_shard.world_size)):
@@ -49,6 +49,6 @@ def evaluation_batches(size: int, batch: int, data_shard: DataShard) -> Iterator
 
 
 def length(size: int, batch: int, world_size: int) -> int:
-    """How many batches each process has."""
+    """Return the number of batches of each process."""
     share = -(-size // world_size)
     return -(-share // batch)

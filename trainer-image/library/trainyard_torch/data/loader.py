@@ -1,7 +1,7 @@
-"""Steps that are ready for the model, loaded in threads ahead of the training, and where in the data it stands.
+"""Load the steps of a training in threads ahead of their use, and track the position in the data.
 
-Threads, not processes: no fork next to CUDA and NCCL, no pickling, blocks are cached once, and reading, decoding of most formats and
-copying leave Python's lock to others. A transform that is slow in Python itself holds that lock: `StepDataset` is for those.
+Threads need no fork next to CUDA and NCCL and no pickling, and they share cached blocks. Reading, most decoders and copies release the GIL.
+Use `StepDataset` for a transform that is slow in Python itself and holds the GIL.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ MOMENT = 0.05
 
 
 class Loader:
-    """The steps of a training, one after the other, without end: `for step in loader`, or `next(loader)`.
+    """Iterates over the steps of a training without end: `for step in loader`, or `next(loader)`.
 
-    Each step is a list of `LoadedMicroBatch`, one for each micro-batch. A step counts as used when it was handed out: what was loaded ahead of it does not, so
-        that training continues with the next unseen sample, at any number of processes, from a `state_dict` taken between two steps.
+    Each step is a list of `LoadedMicroBatch`. A step counts as used once it was returned; prefetched steps do not count. So training continues
+    with the next unseen sample, at any number of processes, from a `state_dict` that was taken between two steps.
 
     Args:
-        source: a list, a torch data set with numbers for keys, or one of `token_dataset` and `RecordDataset`.
-        batches: which samples a step has, and from where on.
-        data_shard: which of the processes that share them this is.
-        transform: `transform(sample, rng)` makes another sample of one, with a numpy generator that depends on (seed, epoch, sample) alone. It is called
-            by several threads.
+        source: a list, a map-style dataset of torch, or the result of `token_dataset` or `RecordDataset`.
+        batches: the samples of each step, and the position to start from.
+        data_shard: the shard of this process.
+        transform: `transform(sample, rng)` returns a changed sample. The numpy generator depends on (seed, epoch, sample) alone. Several
+            threads call it.
         collate_fn: makes a batch of a list of samples; by default torch's.
-        prefetch: steps that are loaded ahead of the one in use, from 0 on.
-        num_workers: threads that load them; 0: they are loaded when asked for, and `prefetch` has no effect. Small steps of a `TensorDataset`
-            (no transform, torch's collate_fn, at most 1 MiB) are never loaded in threads: the change of threads takes longer.
-        device: where tensors go; None: they stay where `collate_fn` made them. To a GPU they go through pinned memory.
+        prefetch: the number of steps that are loaded ahead, from 0 on.
+        num_workers: the number of loading threads. 0: steps are loaded on request, and `prefetch` has no effect. Small steps of a
+            `TensorDataset` (no transform, torch's collate_fn, at most 1 MiB) are never loaded in threads: the change of threads takes longer.
+        device: the device for tensors. None: they stay where `collate_fn` made them. Copies to a GPU use pinned memory.
 
     Attributes:
-        waited: seconds that the last step was waited for.
+        waited: the seconds that the last step was waited for.
 
     Raises:
-        ValueError: a number is out of its range, there is no such process, or the order does not fit the source.
+        ValueError: a number or the rank is out of range, or the order does not fit the source.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own
@@ -80,10 +80,10 @@ class Loader:
         self._device = None if device is None else torch.device(device)
         # gpu-only: the current device
         if self._device is not None and self._device.type == "cuda" and self._device.index is None:
-            # Which one is current is a matter of each thread.
+            # Each thread has its own current device.
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._pool: ThreadPoolExecutor | None = None
-        # Of the steps from `_batches` on, in their order.
+        # The steps from `_batches` on, in order.
         self._coming: deque[Future[list[LoadedMicroBatch]]] = deque()
         self.waited = 0.0
 
@@ -96,18 +96,18 @@ class Loader:
         return self
 
     def __next__(self) -> list[LoadedMicroBatch]:
-        """The next step.
+        """Return the next step.
 
         Raises:
-            ClosedError: `close` was called by another thread.
-            Exception: what the source, `transform` or `collate_fn` raised, with its traceback and a note of the samples. The step is not used, and is
-                    loaded again on the next call.
+            ClosedError: another thread called `close`.
+            Exception: the error of the source, `transform` or `collate_fn`, with its traceback and a note that names the samples. The step is
+                not used: the next call loads it again.
         """
         begin = time.perf_counter()
         step = self._loaded() if self._in_threads else self._load(self._batches)
         if self._device is not None:
             step = [part._replace(batch=moved(part.batch, self._device)) for part in step]
-        # Both together, when nothing can fail any more: else the queue would be a step ahead of the count.
+        # Both together, once nothing can fail any more: otherwise the queue would be a step ahead of the position.
         if self._coming:
             self._coming.popleft()
         self._batches = self._batches.after()
@@ -115,29 +115,29 @@ class Loader:
         return step
 
     def state_dict(self) -> dict[str, int]:
-        """Return what a checkpoint has to hold: the position in the data, after all steps that were returned."""
+        """Return the state for a checkpoint: the position after all steps that were returned."""
         return self._batches.state()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """The next step is the first that another loader had not handed out; whatever its number of processes, batch and micro.
+        """Continue with the first step that another loader did not return, at any number of processes and any batch size.
 
         Raises:
-            ValueError: that one had other data or another order.
+            ValueError: the other loader had other data or another order.
         """
         there = self._batches.at(state)
         self.close()
         self._batches = there
 
     def close(self) -> None:
-        """Stop all threads, and drop prefetched steps and the dataset's blocks. The next step is loaded again.
+        """Stop all threads, and drop prefetched steps and the dataset's blocks. The next call loads its step again.
 
-        What a thread is just doing it ends: a transform, or one read of a store; not its further tries.
+        A thread finishes its current work, a transform or one read from a store, but does not retry.
         """
         pool, self._pool = self._pool, None
         coming, self._coming = self._coming, deque()
         loading = [future for future in coming if not future.cancel()]
         source = self._builder.source
-        # One that is not ours is its owner's to close.
+        # Another source belongs to the caller, who closes it.
         if isinstance(source, BlockSource):
             source.close()
             # A thread that was about to request a block may have reopened the dataset.
@@ -156,7 +156,7 @@ class Loader:
     def _loaded(self) -> list[LoadedMicroBatch]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="trainyard-load")
-        # `close`, if another thread calls it, leaves this queue behind.
+        # `close` in another thread replaces this queue.
         coming = self._coming
         while len(coming) <= self._prefetch:
             batches = self._batches.after(len(coming))

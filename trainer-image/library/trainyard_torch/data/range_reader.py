@@ -1,4 +1,4 @@
-"""Ranged reads from a volume or an object store, with retries. Independent of what the bytes mean; caches nothing."""
+"""Read byte ranges from a volume or an object store, with retries. Independent of the meaning of the bytes; caches nothing."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FINAL = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, NotImplementedError)
-"""What a store would answer again."""
+"""The errors of a store that are not retried."""
 
 
 class ReadError(Exception):
-    """A read failed. The message holds the URL, the request, the number of attempts and the store's answer."""
+    """A read failed. The message has the URL, the request, the number of attempts and the store's answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How a read that fails is tried again.
+    """How failed reads are retried.
 
     Attributes:
-        attempts: how often in all, from 1 on.
-        initial_seconds: seconds before the second try; each further delay is twice the one before.
-        max_seconds: seconds that a delay has at most. Of each, between half and all is waited, by chance: a thousand processes that failed together do
-                retry at the same time.
+        attempts: the number of attempts, at least 1.
+        initial_seconds: the delay before the second attempt. Each later delay doubles.
+        max_seconds: the longest delay. The actual delay is random, between half and all of it, so that processes which failed together do not
+            retry at the same time.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     attempts: int = 6
@@ -51,29 +51,29 @@ class RetryPolicy:
             )
 
     def delays(self) -> Iterator[float]:
-        """Seconds between the tries, the longest that they may be."""
+        """Yield the longest delay between two attempts, in seconds."""
         for number in range(self.attempts - 1):
-            # The exponent is bounded, as a float is.
+            # Bounded, so that the float does not overflow.
             yield min(self.max_seconds, self.initial_seconds * 2.0 ** min(number, 64))
 
 
 class RangeReader:
-    """A folder or a file, of which threads read ranges at the same time.
+    """A folder or a file from which threads read ranges at the same time.
 
-    It may be copied to another process, by fork or by pickle: a file system is made in each (those with an event loop outlive no fork).
+    It may be copied to another process by fork or pickle. Each process creates its own file system: event loops do not survive a fork.
 
     Args:
-        url: a path, or anything that fsspec knows: `s3://bucket/folder`, `https://…`, `memory://…`.
-        options: for fsspec's file system.
-        retry: with a store that fails.
+        url: a path, or any URL of fsspec: `s3://bucket/folder`, `https://…`, `memory://…`.
+        options: options for fsspec's file system.
+        retry: how failed reads are retried.
 
     Attributes:
-        url: without a slash at its end.
-        count: reads that this process has started.
-        bytes: what they brought.
+        url: the URL without a trailing slash.
+        count: the number of reads that this process has started.
+        bytes: the number of bytes that they returned.
 
     Raises:
-        ReadError: this is no URL, or there is no such file system here.
+        ReadError: the URL is invalid, or its file system is not installed.
     """
 
     def __init__(self, url: str, options: dict[str, Any] | None = None, retry: RetryPolicy | None = None) -> None:
@@ -98,16 +98,16 @@ class RangeReader:
 
     @property
     def local(self) -> str | None:
-        """The path, where it is one of this machine."""
+        """The path on this machine; None for a remote URL."""
         fs, root = self._connected()
         return root if isinstance(fs, LocalFileSystem) else None
 
     def at(self, path: str = "") -> str:
-        """The URL of what lies here."""
+        """Return the URL of a file in this folder."""
         return f"{self.url}/{path}" if path else self.url
 
     def size(self, path: str = "") -> int:
-        """Bytes of a file.
+        """Return the size of a file in bytes.
 
         Raises:
             ReadError: it does not exist, or the store does not report its size.
@@ -116,28 +116,28 @@ class RangeReader:
         return int(found)
 
     def version(self, path: str = "") -> str:
-        """Return a version that changes with the content, as far as the store provides one (an ETag, a time).
+        """Return a version that changes with the content, if the store provides one (an ETag, a time).
 
         Raises:
-            ReadError: it is not there, or the store does not answer.
+            ReadError: the file does not exist, or the store does not answer.
         """
         return str(self._with_retries("the version", path, lambda fs, full: fs.ukey(full), lambda _: True))
 
     def whole(self, path: str = "") -> bytes:
-        """All of a file.
+        """Return all bytes of a file.
 
         Raises:
-            ReadError: it cannot be had.
+            ReadError: it cannot be read.
         """
         content: bytes = self._with_retries("all", path, lambda fs, full: fs.cat_file(full), lambda _: True)
         self._counted(content)
         return content
 
     def range(self, begin: int, end: int, path: str = "", closed: threading.Event | None = None) -> bytes:
-        """Return bytes `begin` to `end` of a file, excluding `end`: all of them, or an error.
+        """Return the bytes from `begin` to `end` (exclusive) of a file, all of them.
 
         Raises:
-            ReadError: it cannot be had, or the file ends before, or `closed` was set while a further try was waited for.
+            ReadError: the range cannot be read, the file is shorter, or `closed` was set before a retry.
         """
         content: bytes = self._with_retries(
             f"bytes {begin} to {end}", path,
@@ -169,7 +169,7 @@ class RangeReader:
                     else f"{len(answer)} bytes: the file was cut off or is another one, or its store knows no ranges"
                 )
                 cause = None
-            # Any: botocore's and aiohttp's errors have no common base.
+            # Any exception: the errors of botocore and aiohttp have no common base.
             except Exception as error:
                 answer_text, cause = f"{type(error).__name__}: {error}", error
                 if isinstance(error, FINAL):
@@ -189,12 +189,12 @@ class RangeReader:
             self.bytes += len(content)
 
     def _connected(self) -> tuple[Any, str]:
-        """The file system of this process, and where in it."""
+        """Return the file system of this process, and the path in it."""
         made = self._made
         if made is not None and made[0] == os.getpid():
             return made[1:]
         if made is not None:
-            # After a fork: the lock may be one that a thread of the parent held.
+            # After a fork, a thread of the parent may still hold the lock.
             self._forget()
         if ":" in self.url.partition("/")[0] and "://" not in self.url:
             raise ReadError(f"{self.url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has")

@@ -1,9 +1,9 @@
-"""Samples that are bytes of any length, in shards with an index: how they are written, and a source that reads them.
+"""Write samples of any length in bytes to indexed shards, and read them as a source.
 
-A data set is a folder. Each shard `shard-000000` is a file of `block` samples (the last has fewer): 8 bytes `TYREC001`, their number, their
-lengths, all these as unsigned numbers of 64 bits, the lowest byte first, then the samples one after the other. `index.json` tells the number of
-samples, `block`, and size and SHA-256 of each shard, and has a checksum of its own; it is written last, so a folder without one is no data set. A
-shard is what one read brings: 4 to 64 MB are good for an object store.
+A dataset is a folder. Each shard `shard-000000` is a file of `block` samples (the last has fewer): 8 bytes `TYREC001`, the number of samples,
+their lengths, all as little-endian unsigned 64-bit integers, then the samples. `index.json` has the number of samples, `block`, the size and
+SHA-256 of each shard, and a checksum of its own. It is written last, so a folder without it is no dataset. One read fetches one shard: 4 to
+64 MB are good for an object store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NUMBER = np.dtype("<u8")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file of samples: its bytes, and their SHA-256 in hexadecimal."""
+    """A file of samples: its size in bytes, and its SHA-256 in hexadecimal."""
 
     size: int
     sha256: str
@@ -40,14 +40,14 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What a data set consists of: its samples, those of a shard, and the shards."""
+    """The content of a dataset: the number of samples, samples per shard, and the shards."""
 
     samples: int
     block: int
     shards: tuple[Shard, ...]
 
     def text(self) -> str:
-        """What is written: JSON, with a checksum of its own."""
+        """Return the index as JSON with a checksum of its own."""
         content = {
             "format": FORMAT, "samples": self.samples, "block": self.block,
             "shards": [[shard.size, shard.sha256] for shard in self.shards],
@@ -56,7 +56,7 @@ class Index:
 
     @classmethod
     def parse(cls, text: bytes, url: str) -> Index:
-        """The index that was found there.
+        """Return the index from its JSON.
 
         Raises:
             ReadError: it is incomplete, was changed, or belongs to a later release.
@@ -77,17 +77,17 @@ class Index:
 
 
 def write_records(url: str, samples: Iterable[bytes], *, block: int, options: dict[str, Any] | None = None) -> Index:
-    """Samples become a data set; of them one shard at a time is held in memory.
+    """Write samples to a dataset. One shard at a time is held in memory.
 
     Args:
-        url: of a folder that holds no data set yet: a path, or anything that fsspec knows.
-        samples: bytes of any length, one at least.
+        url: a folder without a dataset: a path, or any URL of fsspec.
+        samples: bytes of any length; at least one sample.
         block: samples per shard, so that it has 4 to 64 MB; shuffle ordered samples before writing.
-        options: for fsspec's file system.
+        options: options for fsspec's file system.
 
     Raises:
-        ValueError: there is a data set already, there are no samples, or one is no bytes.
-        StoreError: the store could not be written to.
+        ValueError: the folder has a dataset, there are no samples, or a sample is not bytes.
+        StoreError: the store cannot be written to.
     """
     if block < 1:
         raise ValueError(f"block must be from 1 on, got {block}")
@@ -121,20 +121,20 @@ def write_records(url: str, samples: Iterable[bytes], *, block: int, options: di
 
 
 class RecordDataset(BlockSource):
-    """The samples of a data set that `write_records` has made.
+    """The samples of a dataset from `write_records`.
 
     Args:
-        url: of its folder.
-        decode: makes a sample of its bytes, in the thread that loads it; None: the bytes are the sample.
-        read_options: how shards are read and held; None: with `ReadOptions`'s own choices.
+        url: the URL of its folder.
+        decode: makes a sample of its bytes, in the loading thread. None: the bytes are the sample.
+        read_options: how shards are read and cached. None: the defaults of `ReadOptions`.
 
     Attributes:
-        block: samples of a shard: give it to `SampleOrder(block=source.block)`.
-        reads: counts what was read.
+        block: samples per shard: pass it to `SampleOrder(block=source.block)`.
+        reads: counts the reads.
 
     Raises:
-        ValueError: a number is out of its range.
-        ReadError: there is no data set, or the store does not answer.
+        ValueError: a number is out of range.
+        ReadError: there is no dataset, or the store does not answer.
     """
 
     def __init__(
@@ -184,18 +184,18 @@ class RecordDataset(BlockSource):
 
 
 def name(number: int) -> str:
-    """The file of a shard."""
+    """Return the file name of a shard."""
     return f"shard-{number:06}"
 
 
 def packed(samples: list[bytes]) -> bytes:
-    """A shard of these samples."""
+    """Return a shard with these samples."""
     head = np.array([len(samples), *map(len, samples)], dtype=NUMBER)
     return b"".join((MAGIC, head.tobytes(), *samples))
 
 
 def unpacked(shard: bytes, at: int) -> bytes:
-    """The sample that is number `at` of a shard."""
+    """Return the sample at position `at` of a shard."""
     begin, wide = len(MAGIC), NUMBER.itemsize
     count = int(np.frombuffer(shard, NUMBER, 1, begin)[0])
     lengths = np.frombuffer(shard, NUMBER, count, begin + wide)

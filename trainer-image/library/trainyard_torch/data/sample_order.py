@@ -1,9 +1,8 @@
-"""In which order samples are seen: a function of (seed, epoch, position) alone, however many processes there are. Pure.
+"""Order samples by a function of (seed, epoch, position) alone, at any number of processes. Pure.
 
-A permutation of 0 … size - 1 that is computed, not stored: a resumed run, or another number of processes, finds its position at
-once, with a billion samples as with ten. It is a Feistel network over the next power of four, walked until it falls into the range (J. Black
-and P. Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Its numbers are defined here, so that no release of numpy or torch can change the
-order in the middle of a training.
+The permutation of 0 … size - 1 is computed, not stored: a resumed run, or another number of processes, finds its position at once, also among a
+billion samples. It is a Feistel network over the next power of four with cycle walking (J. Black and P. Rogaway, "Ciphers with Arbitrary Finite
+Domains", 2002). Its arithmetic is defined here, so that no release of numpy or torch can change the order in the middle of a training.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ class SampleOrder:
     """The order of `size` samples in every epoch.
 
     Attributes:
-        size: the number of samples, from 1 on.
-        seed: from 0 on. Another seed, another order.
+        size: the number of samples, at least 1.
+        seed: the seed, from 0 on. Another seed gives another order.
         shuffled: False: each epoch goes from 0 to size - 1.
-        block: samples that lie side by side in storage and stay together, so that one read fetches them all. 1: each by itself.
-        window: blocks that are mixed with each other. Samples of a block are seen within window x block positions.
+        block: the number of adjacent samples in storage that stay together, so that one read fetches them all. 1: no blocks.
+        window: the number of blocks that are shuffled together. The samples of a block are seen within window x block positions.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     size: int
@@ -57,7 +56,7 @@ class SampleOrder:
 
     @property
     def identity(self) -> dict[str, int]:
-        """What makes it this order, of the data of this size: two orders with the same are the same. What has no effect is left at 0."""
+        """The values that identify the order and the size of the data: two orders with equal values are equal. Values without effect are 0."""
         mixed_blocks = self.shuffled and self.block > 1
         return {
             "size": self.size,
@@ -68,10 +67,10 @@ class SampleOrder:
         }
 
     def samples(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The samples at these positions of an epoch: the same shape, each number from 0 to size - 1.
+        """Return the samples at these positions of an epoch: the same shape, each number from 0 to size - 1.
 
         Raises:
-            ValueError: a position lies outside of the epoch, or the epoch is negative.
+            ValueError: a position is outside of the epoch, or the epoch is negative.
         """
         positions = np.asarray(positions, dtype=np.int64)
         if epoch < 0:
@@ -85,9 +84,9 @@ class SampleOrder:
         return self._in_blocks(mixed(self.seed, epoch), positions)
 
     def _in_blocks(self, key: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Blocks in a random order, and within each window of them samples in a random order.
+        """Return blocks in a random order, with the samples of each window of blocks in a random order.
 
-        The last block, if it is shorter than the others, stays the last: so all before it lie in a grid.
+        A last block that is shorter than the others stays last, so that all blocks before it form a grid.
         """
         span = self.window * self.block
         found = np.empty_like(positions)
@@ -118,7 +117,7 @@ def permuted(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.in
 
 def mixed(key: int, number: int) -> int:
     """Derive a key from a key and a number: distinct inputs give independent keys."""
-    # As `_scrambled`. By itself, since it is needed a dozen times in each step, and numpy takes 20 microseconds for one number.
+    # As `_scrambled`, in plain Python: numpy takes 20 microseconds for one number, and a step needs a dozen.
     value = (key ^ ((number + 1) * GOLDEN)) & WORD
     for shift, factor in MIXING:
         value = ((value ^ (value >> shift)) * factor) & WORD
@@ -126,7 +125,7 @@ def mixed(key: int, number: int) -> int:
 
 
 def _network(values: NDArray[np.uint64], half: int, keys: list[int]) -> NDArray[np.uint64]:
-    """A permutation of the numbers of 2 x half bits."""
+    """Return a permutation of the numbers of 2 x half bits."""
     width, mask = np.uint64(half), np.uint64((1 << half) - 1)
     left, right = values >> width, values & mask
     for key in keys:
@@ -135,7 +134,7 @@ def _network(values: NDArray[np.uint64], half: int, keys: list[int]) -> NDArray[
 
 
 def _scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Each bit of the answer depends on each bit of the number: the finalizer of splitmix64 (G. Steele et al., 2014)."""
+    """Return a hash in which each bit depends on each bit of the number: the finalizer of splitmix64 (G. Steele et al., 2014)."""
     for shift, factor in MIXING:
         values = (values ^ (values >> np.uint64(shift))) * np.uint64(factor)
     return values ^ (values >> np.uint64(LAST_SHIFT))

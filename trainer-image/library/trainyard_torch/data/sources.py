@@ -1,7 +1,7 @@
-"""Where samples come from: map-style datasets, and datasets whose samples are stored in blocks. Does not import torch.
+"""Sources of samples: map-style datasets, and datasets whose samples are stored in blocks. Does not import torch.
 
-A source is what torch calls a map-style data set: `len(source)` and `source[number]`, and where it can find many at once, `__getitems__`, by which
-torch's own DataLoader asks too. So any `torch.utils.data.Dataset` and any list is a source, and each source of ours is a data set.
+A source is a map-style dataset of torch: `len(source)` and `source[number]`, and optionally `__getitems__`, which torch's own DataLoader uses,
+too. So any `torch.utils.data.Dataset` and any list is a source, and each source of this library is a dataset.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ GIB = 2**30
 
 @runtime_checkable
 class Source(Protocol):
-    """What the loader needs."""
+    """The interface that the loader needs."""
 
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
 
     def __getitem__(self, number: int, /) -> Any:
-        """One of them."""
+        """Return one sample."""
 
 
 def found(source: Source, numbers: Sequence[int]) -> list[Any]:
-    """These samples, in this order; all at once where the source can do that.
+    """Return these samples in this order, all at once if the source supports it.
 
     Raises:
-        ValueError: the source gave another number of samples than it was asked for.
+        ValueError: the source returned another number of samples than requested.
     """
     many: Callable[[list[int]], list[Any]] | None = getattr(source, "__getitems__", None)
     if many is None:
@@ -55,14 +55,14 @@ def found(source: Source, numbers: Sequence[int]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How blocks are read and held.
+    """How blocks are read and cached.
 
     Attributes:
-        memory: bytes of blocks that each process may hold.
-        disk_cache: a cache on the node's disk, which its processes share; None: each process reads for itself.
-        threads: blocks that a process reads at the same time, from 1 on.
-        retry: with a store that fails.
-        options: for fsspec's file system: `{"endpoint_url": …}`.
+        memory: the bytes of blocks that each process may cache.
+        disk_cache: a cache on the node's disk that its processes share. None: each process reads for itself.
+        threads: the number of blocks that a process reads at the same time, at least 1.
+        retry: how failed reads are retried.
+        options: options for fsspec's file system: `{"endpoint_url": …}`.
     """
 
     memory: int = GIB
@@ -73,18 +73,18 @@ class ReadOptions:
 
 
 class BlockSource(ABC):
-    """Samples of which `block` that follow each other are read together.
+    """A source that reads adjacent samples together, in blocks.
 
-    Blocks are read in threads, each once, and cached in memory up to a limit: with `SampleOrder(block=…)` only one window of them is needed at
-    a time. It may be given to other processes, by fork or by pickle.
+    Threads read each block once, and cache it in memory up to a limit: with `SampleOrder(block=…)` only one window of blocks is needed at a time. The
+    source may be given to other processes by fork or pickle.
 
     Args:
-        size: the number of samples, from 1 on.
-        block: samples of a block; the last may have fewer.
-        read_options: how blocks are read and held.
+        size: the number of samples, at least 1.
+        block: the samples of a block; the last may have fewer.
+        read_options: how blocks are read and cached.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     def __init__(self, size: int, block: int, read_options: ReadOptions) -> None:
@@ -101,11 +101,11 @@ class BlockSource(ABC):
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """The samples of these numbers, in this order.
+        """Return the samples of these numbers in this order.
 
         Raises:
-            IndexError: there is no such sample.
-            ReadError: a block could not be read, or is not what it was.
+            IndexError: a number is out of range.
+            ReadError: a block cannot be read, or its content is wrong.
         """
         blocks = self._blocks.get(self._needed(numbers))
         return [self._sample(number, blocks[number // self.block]) for number in map(int, numbers)]
@@ -115,7 +115,7 @@ class BlockSource(ABC):
         self._blocks.begin(self._needed(numbers))
 
     def check(self, order: SampleOrder, reach: int) -> None:
-        """That in this order each block is read once, while samples within `reach` positions of it are loaded at a time.
+        """Check that in this order each block is read once, if samples within `reach` positions are loaded at a time.
 
         Raises:
             ValueError: blocks would be read repeatedly. The message says what to change.
@@ -154,24 +154,24 @@ class BlockSource(ABC):
 
     @abstractmethod
     def _bytes(self, number: int) -> int:
-        """How large a block is."""
+        """Return the size of a block in bytes."""
 
     @abstractmethod
     def _largest(self) -> int:
-        """How large a block is at most."""
+        """Return the largest size of a block in bytes."""
 
     @abstractmethod
     def _key(self, number: int) -> str:
-        """What names a block's content among all that there are."""
+        """Return a key that identifies the content of a block."""
 
     @abstractmethod
     def _whole(self, number: int, content: bytes) -> bool:
-        """Whether this is the block."""
+        """Return whether the content is this block's."""
 
     @abstractmethod
     def _fetch(self, number: int, closed: threading.Event) -> bytes:
-        """The block from the store; what is returned is `_whole`."""
+        """Read the block from the store. The result passes `_whole`."""
 
     @abstractmethod
     def _sample(self, number: int, block: bytes) -> Any:
-        """One sample of its block."""
+        """Return one sample of its block."""

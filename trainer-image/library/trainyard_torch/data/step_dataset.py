@@ -1,4 +1,4 @@
-"""The same steps through torch's DataLoader, whose workers are processes: for transforms that are slow in Python. Does not track the position."""
+"""The same steps through torch's DataLoader with worker processes, for transforms that are slow in Python. Does not track the position."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class StepDataset(IterableDataset[list[LoadedMicroBatch]]):  # type: ignore[misc]  # it is Any where torch is not installed
     """The steps of a training from the position of `batches`, for `DataLoader(StepDataset(…), batch_size=None, num_workers=…)`.
 
-    Worker w of n makes steps w, w + n, …, and the DataLoader takes one from each in turn: so they come in the order of `Loader`, which has the same
-    arguments, and with the same random numbers. Each worker holds blocks of its own. Who uses them counts them, as what was loaded ahead
-    is not used: `batches = batches.after()` after each step, and `batches.state()` goes to the checkpoint.
+    Worker w of n builds steps w, w + n, …, and the DataLoader takes one from each in turn. So steps come in the order of `Loader`, with the same
+    arguments and random numbers. Each worker caches its own blocks. The caller tracks the position, since prefetched steps do not count:
+    call `batches = batches.after()` after each step, and store `batches.state()` in the checkpoint.
 
     Raises:
-        ValueError: there is no such process, or the order does not fit the source.
+        ValueError: the rank is out of range, or the order does not fit the source.
     """
 
     def __init__(

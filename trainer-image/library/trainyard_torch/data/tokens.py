@@ -1,7 +1,7 @@
-"""Samples of a file of tokens: numbers of one type, one after the other, without a header.
+"""Samples of a token file: integers of one type without a header.
 
-Sample i is tokens[i * length : i * length + length + 1]: its first `length` tokens are the input, its last `length` the target, so that
-neighbours share one token and each token is predicted once.
+Sample i is tokens[i * length : i * length + length + 1]. Its first `length` tokens are the input, its last `length` tokens the target. So
+adjacent samples share one token, and each token is predicted once.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def token_dataset(
     block: int | None = None,
     read_options: ReadOptions | None = None,
 ) -> LocalTokens | RemoteTokens:
-    """The samples of a file of tokens: mapped into memory where it lies on this machine, read in blocks where it does not.
+    """Return the samples of a token file: mapped into memory if it is on this machine, otherwise read in blocks.
 
     Args:
-        url: of the file: a path, or anything that fsspec knows.
-        length: tokens that a model sees of a sample.
-        dtype: of the tokens in the file, an integer; the order of bytes is that of numpy's type (`"<u2"`).
-        block: samples of a remote file that are read together; None: what makes a read of about 1 MiB. Give it to `SampleOrder(block=source.block)`.
-        read_options: how a remote file is read; None: with `ReadOptions`'s own choices.
+        url: the file: a path, or any URL of fsspec.
+        length: the tokens of a sample that the model sees.
+        dtype: the integer type of the tokens in the file, with its byte order (`"<u2"`).
+        block: samples of a remote file that are read together. None: reads of about 1 MiB. Pass it to `SampleOrder(block=source.block)`.
+        read_options: how a remote file is read. None: the defaults of `ReadOptions`.
 
     Raises:
-        ValueError: a number is out of its range, or the file is no file of such tokens.
-        ReadError: the file is not there, or the store does not answer.
+        ValueError: a number is out of range, or the file is no file of such tokens.
+        ReadError: the file does not exist, or the store does not answer.
     """
     kind = np.dtype(dtype)
     if kind.kind not in "iu":
@@ -67,10 +67,10 @@ def token_dataset(
 
 
 class LocalTokens:
-    """Tokens on this machine: the kernel reads what is used, and shares it among processes. Made by `token_dataset`.
+    """Tokens on this machine. The kernel reads the pages that are used, and processes share them. Made by `token_dataset`.
 
     Attributes:
-        block: 1: each sample is found by itself.
+        block: 1: each sample is read by itself.
     """
 
     block = 1
@@ -83,10 +83,10 @@ class LocalTokens:
         return (self.tokens - 1) // self.length
 
     def __getitem__(self, number: int) -> NDArray[np.int64]:
-        """Sample `number`, shape (length + 1,).
+        """Return sample `number`, shape (length + 1,).
 
         Raises:
-            IndexError: there is no such sample.
+            IndexError: the number is out of range.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"samples are 0 to {len(self) - 1}, and {number} was asked for")
@@ -100,12 +100,12 @@ class LocalTokens:
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        # A map is pickled by its content.
+        # pickle would copy the content of the map.
         return {**self.__dict__, "_map": None}
 
 
 class RemoteTokens(BlockSource):
-    """Tokens in an object store: one read of a range brings a block of samples. Made by `token_dataset`."""
+    """Tokens in an object store: one range read fetches a block of samples. Made by `token_dataset`."""
 
     def __init__(
         self, reads: RangeReader, length: int, dtype: np.dtype[Any], tokens: int, block: int, read_options: ReadOptions
@@ -115,7 +115,7 @@ class RemoteTokens(BlockSource):
         self._version = reads.version() if read_options.disk_cache else ""
 
     def _bounds(self, number: int) -> tuple[int, int]:
-        """Bytes of the file; each block has the first token of the next too."""
+        """The bytes of the file. Each block includes the first token of the next block."""
         begin = number * self.block * self.length
         end = min(begin + self.block * self.length, self.size * self.length) + 1
         return begin * self.dtype.itemsize, end * self.dtype.itemsize
