@@ -1,7 +1,6 @@
 """Training on a cluster with stock PyTorch.
 
-What programs use is here by name. Each name is imported when it is asked for: a program that uses one part needs the libraries of that
-part alone.
+The public names of the library. Each is imported on first use, so a program needs only the libraries of the parts that it uses.
 """
 
 from importlib import import_module

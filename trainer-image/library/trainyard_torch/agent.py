@@ -1,4 +1,4 @@
-"""The agent's package, where there is one: a program runs without it too."""
+"""Access the agent's package, if it is installed: a program runs without it, too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""torch.compile, with what it has compiled kept over restarts.
+"""Compile models by torch.compile, with a cache that survives restarts.
 
-Inductor keeps its code in a folder, by a key of everything that it depends on: torch's release, the device, the graph. Files appear in it by
-renaming, so all ranks of a node and several jobs may share it; entries of another torch release are ignored. The files are code: only users that may
-run code in the job may be allowed to write them.
+Inductor stores its code in a folder, by a key of everything that it depends on: torch's release, the device, the graph. It renames complete files
+into place, so all ranks of a node and several jobs may share the folder. Entries of another torch release are ignored. The files are code: only
+users that may run code in the job may have write access.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 def compile_model(
     model: nn.Module, cache_dir: Path | str | None = None, *, backend: str = "inductor", dynamic: bool | None = None
 ) -> nn.Module:
-    """Have a model compiled when it is first used. To be called before anything else is compiled, and before DDP wraps the model.
+    """Compile a model on first use. Call it before anything else is compiled, and before DDP wraps the model.
 
-    The model is compiled in place. The names in its state dict do not change, so a checkpoint fits with and without compilation.
+    The model is compiled in place. The names in its state dict do not change, so checkpoints fit with and without compilation.
 
     Args:
-        model: what is trained.
-        cache_dir: a folder that outlives the process, on a volume of the node or of the job. None: use the environment
-            (TORCHINDUCTOR_CACHE_DIR), which also goes before what is given here.
-        backend: "inductor", or one that makes no code: "aot_eager" and "eager", to look for errors.
-        dynamic: as for torch.compile: False recompiles for each shape.
+        model: the model to train.
+        cache_dir: a folder that survives the process, on a volume of the node or of the job. None: the environment decides. The variable
+            TORCHINDUCTOR_CACHE_DIR has precedence over this argument.
+        backend: "inductor", or "aot_eager" or "eager", which generate no code, for debugging.
+        dynamic: as for torch.compile. False recompiles for each shape.
 
     Raises:
-        ValueError: the model's forward is torch's own, the folder cannot be written, the backend is unknown, or the image lacks
-            a compiler or what it needs.
+        ValueError: the model's forward is torch's own, the folder is not writable, the backend is unknown, or the image lacks a compiler or
+            one of its dependencies.
     """
     if type(model).forward.__module__.startswith("torch."):
         # Dynamo skips the frames of torch's own modules: nothing would be compiled, without a message (pytorch #150915).
@@ -65,12 +65,12 @@ def compile_model(
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Lookups for what compilers need in this image. Each takes a name and returns whether it is available.
+    """Lookups of what compilers need in this image. Each takes a name and returns whether it is available.
 
     Attributes:
-        program: on the path.
-        module: of Python.
-        header: of C and C++.
+        program: looks for a program on the path.
+        module: looks for a Python module.
+        header: looks for a header of C or C++.
     """
 
     program: Callable[[str], bool]
@@ -79,12 +79,12 @@ class Image:
 
 
 def missing_requirements(device: str, environ: Mapping[str, str], image: Image) -> list[str]:
-    """What Inductor would look for in vain. Pure.
+    """Return the dependencies of Inductor that are missing. Pure.
 
     Args:
         device: the type of the model's device.
         environ: the environment: CXX and CC name a compiler.
-        image: what is there.
+        image: the lookups in the image.
     """
     found = {"Python's headers (python3-dev)": image.header("Python.h")}
     if device == "cpu":
@@ -102,7 +102,7 @@ def missing_requirements(device: str, environ: Mapping[str, str], image: Image) 
 
 
 def this_image() -> Image:
-    """What this process finds."""
+    """Return the lookups of this process."""
     headers = [Path(sysconfig.get_path("include")), Path(torch.__file__).with_name("include"), Path("/usr/include")]
     return Image(
         program=lambda name: shutil.which(name) is not None,
@@ -114,7 +114,7 @@ def this_image() -> Image:
 def _importable(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # that of which it is part
+    except ModuleNotFoundError:  # The package that it belongs to is missing.
         return False
 
 

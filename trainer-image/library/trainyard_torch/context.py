@@ -1,4 +1,4 @@
-"""The one entry: `with start() as training:` sets up what a process of a training needs, and takes it down again."""
+"""Set up and tear down a training process: `with start() as training:`."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from trainyard_torch.data.batches import DataShard
 
 STOPPED_EXIT_CODE = 90
-"""Exit code of a training that saved its state and stopped on request. The operator does not count it as a failure."""
+"""The exit code of a training that saved its state and stopped on request. The operator does not count it as a failure."""
 SEED = 2**64
 DESTROY_TIMEOUT_SECONDS = 10.0
-"""How long a process that ends with an exit code of its own waits for its process groups to be given up."""
+"""The timeout for releasing process groups when a process exits with its own exit code."""
 
 
 class Training:
     """One process of a training. Made by `start`.
 
     Attributes:
-        process: rank and world size of this process, globally and within the pod.
-        device: where its tensors are to be.
-        mesh: how all processes are laid out (`Parallelism.mesh`).
-        seed: of the training.
+        process: the rank and world size of this process, in the group and within the pod.
+        device: the device for its tensors.
+        mesh: the mesh of all processes (`Parallelism.mesh`).
+        seed: the seed of the training.
         exit_stack: context managers to close when training ends. They receive the exception, if any.
     """
 
@@ -57,7 +57,7 @@ class Training:
         self.process, self.device, self.mesh, self.seed = process, device, mesh, seed
         self.exit_stack = ExitStack()
         self._sigterm, self._agent = sigterm, agent()
-        # To look it up in the mesh takes a tenth of a millisecond, and it is asked for in each step.
+        # A lookup in the mesh takes a tenth of a millisecond, and each step needs it.
         self._data_shard = data_shard(mesh)
         self._group = dist.new_group(backend="gloo")
         self._asked: tuple[dist.Work, torch.Tensor] | None = None
@@ -65,12 +65,12 @@ class Training:
 
     @property
     def data_shard(self) -> DataShard:
-        """Which part of the samples this process sees: what `Batches.step` takes."""
+        """The data shard of this process, for `Batches.step`."""
         return self._data_shard
 
     @property
     def is_rank0(self) -> bool:
-        """Whether this is rank 0, which alone prints, exports and the like."""
+        """Whether this is rank 0, which alone prints and exports."""
         return self.process.rank == 0
 
     def progress(
@@ -87,10 +87,10 @@ class Training:
             self._agent.progress(step, phase=phase, total=total, loss=loss, compute_seconds=compute_seconds)
 
     def must_stop(self, step: int) -> bool:
-        """Whether all processes are to save and to `exit` after this step: an eviction, a drain, a suspended job, SIGTERM to one of them.
+        """Return whether all processes must save and `exit` after this step: after an eviction, a drain, a suspension, or SIGTERM to one process.
 
-        Call it on all processes after each step, with the same step number. All get the same answer. Without an agent, the answer is a tenth of a second
-        late at most, or a step where that takes longer.
+        Call it on all processes after each step, with the same step number. All get the same answer. Without an agent, the answer is late by at most
+        a tenth of a second, or by one step if steps are longer.
         """
         if self.process.supervised and self._agent:
             return bool(self._agent.must_stop(step))
@@ -114,14 +114,14 @@ class Training:
         sys.exit(STOPPED_EXIT_CODE)
 
     def reseed(self, step: int) -> None:
-        """Random numbers of torch, numpy and Python, from here on, are a function of (seed, step, part of the samples) alone.
+        """Seed the random generators of torch, numpy and Python by (seed, step, data shard).
 
-        Call it before each step. A run that resumes from a checkpoint then draws the same numbers as an undisturbed run, and no state of
-        generators has to be kept. Processes that see the same samples draw the same.
+        Call it before each step. A run that resumes from a checkpoint then draws the same numbers as an undisturbed run, without stored generator states.
+        Processes that see the same samples draw the same numbers.
         """
         seed = mixed(mixed(self.seed, step), self.data_shard.rank)
         _seed_host(seed)
-        # Same as `torch.manual_seed`, without the device types that are not in use: each of those costs a traceback per call.
+        # Same as `torch.manual_seed` without unused device types: each of those costs a traceback per call.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(seed)
@@ -139,20 +139,20 @@ def start(
 ) -> Iterator[Training]:
     """Join the other processes of the training: under trainyard-agent, torchrun, any launcher that sets RANK, or alone.
 
-    Within it there is a default process group (gloo, with a GPU also nccl), also for one process. An exception that has an `exit_code`
-    ends the process with that code after printing the traceback: 95 if no checkpoint is usable.
+    Inside, a default process group exists (gloo, and nccl with a GPU), also for one process. An exception with an `exit_code` ends the process
+    with that code after printing the traceback: 95 if no checkpoint is usable.
 
     Args:
-        seed: all draw the same from it until the first `reseed`: weights are the same everywhere.
+        seed: the seed of all processes until the first `reseed`: weights are the same on all.
         parallelism: by default the environment variable TRAINYARD_PARALLELISM, which holds the TrainingJob's `spec.parallelism`.
-        device: "cuda" or "cpu"; by default a GPU where there is one for each process of this pod.
-        timeout: of a collective; by default torch's.
-        deterministic: use torch's deterministic algorithms, and raise an error where there is no such algorithm.
-        stop_timeout_seconds: seconds after SIGTERM within which the current step has to finish, or the process is terminated; by default two
-            thirds of what the pod gets to end (TRAINYARD_GRACE_PERIOD_SECONDS, else 30 s). Under trainyard-agent it is the agent's matter.
+        device: "cuda" or "cpu". By default a GPU if the pod has one for each process.
+        timeout: the timeout of collectives; by default torch's.
+        deterministic: use torch's deterministic algorithms, and raise an error if there is none.
+        stop_timeout_seconds: seconds after SIGTERM within which the current step must finish; otherwise the process is terminated. By default
+            two thirds of the pod's grace period (TRAINYARD_GRACE_PERIOD_SECONDS, else 30 s). Under trainyard-agent, the agent decides.
 
     Raises:
-        ValueError: a variable or parameter is invalid; the message names it.
+        ValueError: a variable or argument is invalid. The message names it.
     """
     if not 0 <= seed < SEED:
         raise ValueError(f"seed must be from 0 to {SEED - 1}, got {seed}")
@@ -167,7 +167,7 @@ def start(
         _use_deterministic_algorithms()
     os.environ.update(flight_recorder(os.environ))
     _join(process, where, timeout)
-    # The agent speaks for the ranks that it has started itself. Handlers are for the main thread alone.
+    # The agent receives signals for the ranks that it has started. Only the main thread may set handlers.
     free = not process.supervised and threading.current_thread() is threading.main_thread()
     sigterm = SigtermHandler(stop_seconds) if free else None
     try:
@@ -176,12 +176,12 @@ def start(
             with training.exit_stack:
                 yield training
     except SystemExit as error:
-        # Usually all processes get here together. If not, the next attempt must not wait for the slowest.
+        # Usually all processes get here together. Otherwise, the next attempt must not wait for the slowest.
         if error.code is None or isinstance(error.code, int):
             _destroy_groups(error.code or 0, where)
         raise
     except BaseException:
-        # With others, it would wait for processes that are perhaps no more.
+        # With other processes, it would wait for processes that may have exited.
         if process.world_size == 1 and dist.is_initialized():
             destroy()
         raise
@@ -209,18 +209,18 @@ def _use_deterministic_algorithms() -> None:
 
 
 def _destroy_groups(code: int, device: torch.device) -> None:
-    """Give up the process groups before the process ends: gloo aborts one that still has them, or has it wait for ever."""
+    """Release the process groups before the process exits: gloo aborts a process that still has them, or blocks it for ever."""
 
     def destroy_groups() -> None:
         if device.type == "cuda":
-            # A new thread starts on the node's first GPU, on which it would allocate memory.
+            # A new thread uses the node's first GPU, and would allocate memory there.
             torch.cuda.set_device(device)
         destroy()
 
     try:
         run_with_timeout(DESTROY_TIMEOUT_SECONDS, destroy_groups)
     except NoResponseError:
-        # It waits for processes that are no more, and so would the interpreter's end.
+        # It waits for processes that have exited, and would block the interpreter's exit.
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -250,7 +250,7 @@ def _join(process: ProcessInfo, device: torch.device, timeout: timedelta | None)
     more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if not process.launched:
         more["store"] = dist.HashStore()
-    # Without device_id: with it, torch splits nccl's communicator for each dimension of a mesh, and several releases fail in that (#148162,
+    # Without device_id: with it, torch splits nccl's communicator for each dimension of a mesh, which fails in several releases (#148162,
     # #159200). The device is set already.
     dist.init_process_group(backend, rank=process.rank, world_size=process.world_size, **more)
 
@@ -263,7 +263,7 @@ def configure_logging() -> None:
 
 def _seed_all(seed: int) -> None:
     _seed_host(seed)
-    # Also those of the devices.
+    # Devices have generators, too.
     torch.manual_seed(seed)
 
 

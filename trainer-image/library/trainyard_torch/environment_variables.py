@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
-    """The number, from 0 on, that a variable holds; `usual` where it is not set, or to nothing.
+    """Return the non-negative integer of a variable, or `usual` if it is not set or empty.
 
     Raises:
         ValueError: the value is not a non-negative integer.

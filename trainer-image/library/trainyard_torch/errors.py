@@ -1,4 +1,4 @@
-"""How errors are summarized in logs, and the exit codes that they set. Pure except for `exit_with_code`."""
+"""Summarize errors for logs, and exit with the exit codes that errors carry. Pure except for `exit_with_code`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def exit_with_code() -> Iterator[None]:
-    """An exception that has an `exit_code` ends the process with it, behind its traceback.
+    """Exit with the `exit_code` of an exception that has one, after its traceback.
 
     Raises:
-        SystemExit: with that code, for such an exception. All others are raised as they are.
+        SystemExit: with that code. Other exceptions are raised as they are.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""Gradients of a scaled loss, in parts that torch's scaler can take: those together that are spread over the same processes in the same way.
+"""Unscale gradients in groups that torch's scaler accepts: tensors of one mesh and one sharding together.
 
-`torch.amp.GradScaler` passes all gradients of an optimizer to one operation. That fails with DTensors of different meshes or DTensors next to plain
-tensors, and asks other processes for an overflow as the first of them is spread. But the scaler takes anything with parameters for an
-optimizer, and keeps book of each by itself.
+`torch.amp.GradScaler` passes all gradients of an optimizer to one operation. That fails with DTensors of different meshes, or with DTensors and
+plain tensors, and checks for overflows only on the processes of the first gradient's mesh. But the scaler accepts any object with parameters
+as an optimizer, and tracks each separately.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class LoadedMicroBatch:
-    """A stand-in for an optimizer, for the scaler: if its step is called, all gradients were finite.
+    """A stand-in for an optimizer. The scaler calls its step if all gradients are finite.
 
     Args:
-        parameters: with gradients.
+        parameters: parameters with gradients.
 
     Attributes:
-        param_groups: as an optimizer has them.
+        param_groups: as in an optimizer.
         finite: whether the step was taken.
     """
 
@@ -35,7 +35,7 @@ class LoadedMicroBatch:
         self.finite = False
 
     def step(self) -> None:
-        """Called by the scaler where no gradient is infinite or NaN, on any process that has a part of one."""
+        """Record that no gradient is infinite or NaN on any process that has a shard of it. The scaler calls it."""
         self.finite = True
 
 
@@ -43,8 +43,8 @@ class Unscaled:
     """The gradients of one optimizer in one step, divided by the scale.
 
     Args:
-        scaler: by which the loss was scaled.
-        optimizer: the parameters' own.
+        scaler: the scaler of the loss.
+        optimizer: the optimizer of the parameters.
     """
 
     def __init__(self, scaler: GradScaler, optimizer: Optimizer) -> None:
@@ -59,10 +59,10 @@ class Unscaled:
             scaler.unscale_(part)
 
     def step(self) -> bool:
-        """Take the optimizer's step where all gradients are finite, and have the next scale set.
+        """Take the optimizer's step if all gradients are finite, and update the scale.
 
         Returns:
-            Whether it was taken: the same on all processes that share the parameters.
+            Whether the step was taken: the same on all processes that share the parameters.
         """
         for part in self._parts:
             self._scaler.step(part)

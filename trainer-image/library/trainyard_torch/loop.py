@@ -1,4 +1,4 @@
-"""The loop of a training: data in, a step of the optimizer, checkpoints, progress and an end in time. The model and its loss are the program's."""
+"""Run a training: load data, step the optimizer, save checkpoints, report progress, and stop on request. The program has the model and its loss."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Step:
     """One step: iterate over it for its micro-batches, and call `backward` with the loss of each.
 
     Attributes:
-        number: of the step, from 1 on.
-        weight: factor for the current micro-batch's mean loss, for callers that compute gradients without `backward`.
-        loss: of this process's samples so far, without a gradient, not waited for; None before the first.
-        share: of the step's samples that this process has, over the mean of all processes: 1 where all have as many.
+        number: the number of the step, at least 1.
+        weight: the factor for the mean loss of the current micro-batch, for callers that compute gradients without `backward`.
+        loss: the mean loss of this process's samples so far, without a gradient and without synchronization. None before the first.
+        share: this process's share of the step's samples, relative to the mean of all processes: 1 if all have equally many.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Step:
         self._due = len(parts)
 
     def __iter__(self) -> Iterator[Any]:
-        """What `collate_fn` made of each micro-batch. In the loop's body the number format holds, and gradients are exchanged after the last."""
+        """Yield the batch of each micro-batch. The loop's body runs in the number format; gradients are synchronized after the last micro-batch."""
         for part in self._parts:
             self.weight = part.weight
             with self._gradient_sync.enabled_if(part.last), self._monitor.phase("forward"), self._precision.autocast():
@@ -68,7 +68,7 @@ class Step:
         """Add the gradients of one micro-batch to those of the step, given its mean loss.
 
         Raises:
-            ValueError: it is not one number.
+            ValueError: the loss is not one number.
         """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             has = f"has shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"is {loss!r}"
@@ -78,16 +78,16 @@ class Step:
         self.record_loss(loss)
 
     def record_loss(self, loss: Tensor) -> None:
-        """The gradients of the micro-batch in hand are there without `backward`: a `Pipeline` has made them, at `weight`."""
+        """Record that the gradients of the current micro-batch exist without `backward`: a `Pipeline` has computed them with `weight`."""
         self._due -= 1
-        # Over the micro-batches it is their mean, whatever their sizes.
+        # The mean over the micro-batches, whatever their sizes.
         part, share = loss.detach(), self.weight / self.share if self.share else 0.0
         if share != 1:
             part = part * share
         self.loss = part if self.loss is None else self.loss + part
 
     def check(self) -> None:
-        """Raises RuntimeError where gradients of a micro-batch are missing, or of one too many are there."""
+        """Raise RuntimeError unless each micro-batch has had exactly one backward pass."""
         if self._due:
             raise RuntimeError(
                 f"step {self.number} has {len(self._parts)} micro-batches, and gradients of {len(self._parts) - self._due}: iterate over "
@@ -96,25 +96,25 @@ class Step:
 
 
 class Loop:
-    """The remaining steps of a training: `for step in loop`. Create it on all processes at the same time, and iterate over it on all.
+    """Iterates over the remaining steps of a training: `for step in loop`. Create it and iterate over it on all processes at the same time.
 
     After the loop's body, gradients are clipped, the optimizer steps, metrics are reported, due checkpoints are saved, and
     training stops on request, after a checkpoint.
 
     Args:
-        training: from `start`.
-        model: wrapped by `replicate` or `shard`; for a pipeline, this process's stages.
-        optimizer: of the model's parameters: one for all stages, one for each, or any others.
-        data: loader of the steps' micro-batches.
-        total_steps: number of the last step.
+        training: the result of `start`.
+        model: the result of `replicate` or `shard`; for a pipeline, the stages of this process.
+        optimizer: the optimizer of the model's parameters, or several: for example one for each stage.
+        data: the loader of the steps' micro-batches.
+        total_steps: the number of the last step.
         checkpoints: where checkpoints are stored. None: no checkpoints, and each start begins at step 1.
         extra_state: further objects with a state dict to save, by name. Model, optimizer, loss scale and data position are always saved.
-        lr_schedule: of the learning rate.
-        precision: number format; by default fp32, with TF32 matrices if the device supports it.
-        max_grad_norm: norm that gradients are clipped to; None: they are not clipped, and their norm is unknown.
-        monitor: by default one with default settings.
-        tracking: experiment tracker to report to: MLflow or TensorBoard.
-        checkpoint_metrics: returns, at each checkpoint, the metrics that `CheckpointPolicy(keep=Retention(best=…, metric=…))` compares, for
+        lr_schedule: the schedule of the learning rate.
+        precision: the number format; by default fp32, with TF32 matrices if the device supports it.
+        max_grad_norm: the norm to which gradients are clipped. None: no clipping, and no gradient norm in the metrics.
+        monitor: by default a `Monitor` with default settings.
+        tracking: the experiment tracker to report to: MLflow or TensorBoard.
+        checkpoint_metrics: returns the metrics that `CheckpointPolicy(keep=Retention(best=…, metric=…))` compares at each checkpoint, for
             example those of the last evaluation. Only rank 0's values are used.
 
     Attributes:
@@ -179,7 +179,7 @@ class Loop:
             )
 
     def _checkpoint_state(self, extra_state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all that goes into a checkpoint, by name. Raises ValueError if `extra_state` uses a reserved name."""
+        """Return the state for a checkpoint, by name. Raises ValueError if `extra_state` uses a reserved name."""
         own: dict[str, Any] = {"train_state": TrainState(self._models, self._optimizers)}
         if self._precision.name == "fp16":
             own["precision"] = self._precision
@@ -190,11 +190,11 @@ class Loop:
         return {**own, **extra_state}
 
     def __iter__(self) -> Iterator[Step]:
-        """Yield the steps that remain after the last checkpoint.
+        """Yield the steps after the last checkpoint.
 
         Raises:
-            RuntimeError: gradients of a micro-batch are missing.
-            SystemExit: the training was requested to stop, and is saved: exit code 90.
+            RuntimeError: a micro-batch has no gradients.
+            SystemExit: the training stopped on request and is saved: exit code 90.
         """
         for number in range(self._resume() + 1, self._total_steps + 1):
             self._training.reseed(number)
@@ -218,8 +218,8 @@ class Loop:
         """Return the provenance of the model for `export_model`: data, last metrics, last checkpoint.
 
         Args:
-            configuration: the program's arguments, as `Provenance` takes them.
-            source: where the data lie.
+            configuration: the program's arguments, as for `Provenance`.
+            source: the location of the data.
         """
         known = self.monitor.snapshot()
         return Provenance(
@@ -231,7 +231,7 @@ class Loop:
         )
 
     def _resume(self) -> int:
-        """The last step that is done already."""
+        """Load the last checkpoint, and return its step."""
         if self._checkpoints:
             self._training.exit_stack.push(self._close)
         found = self._checkpoints.load(self._state) if self._checkpoints else None
@@ -240,7 +240,7 @@ class Loop:
             record = self.monitor.record_checkpoint
             self._checkpoints.observers.append(lambda made, _: record(made.step, max(0.0, time.time() - made.time)))
         if self._tracking:
-            self._training.exit_stack.push(self._tracking)  # by what it ends is known outside alone
+            self._training.exit_stack.push(self._tracking)  # its exit status is known only outside of the loop
             self._tracking.start(self.monitor, checkpoints=self._checkpoints, found=found)
         if found is None:
             return 0
@@ -250,7 +250,7 @@ class Loop:
         return found.step
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """Who leaves the loop before its last step, and ends well, has the checkpoint that is under way."""
+        """Finish the pending checkpoint if the loop is left early without an error."""
         well = kind is None or (isinstance(error, SystemExit) and not error.code)
         if self._checkpoints and well:
             self._checkpoints.close()
@@ -288,7 +288,7 @@ class Loop:
             checkpoints.save(number, self._state, data=self._data.state_dict(), metrics=metrics, tier=tier, wait=wait)
 
     def _samples(self, parts: list[LoadedMicroBatch]) -> int:
-        """What this process counts: of those that work on the same samples, the first counts them all."""
+        """Return the samples that this process counts. Of processes with the same samples, only the first counts them."""
         if not self._counts:
             return 0
         return round(
@@ -296,7 +296,7 @@ class Loop:
         )
 
     def _compute_phases(self) -> tuple[str, ...]:
-        """The phases in which this process waits for no other."""
+        """Return the phases in which this process waits for no other process."""
         mesh = self._training.mesh
         if size(mesh, "pipeline") > 1:
             return ()

@@ -1,6 +1,6 @@
-"""How the processes of a training are laid out: which of them share samples, sequences, layers and matrices.
+"""Lay out the processes of a training: which of them share samples, sequences, layers and matrices.
 
-The sizes are pure and need no torch. To join a process group, and to choose a device, is done before; nothing here wraps a model.
+The sizes are pure and need no torch. Joining a process group and choosing a device happen elsewhere; nothing here wraps a model.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
-"""Those of the mesh, outermost first."""
+"""The dimensions of the mesh, outermost first."""
 
 JOINED = {
     "data": ("replicate", "shard"),
     "shards": ("shard", "context"),
     "gradients": ("replicate", "shard", "context"),
 }
-"""Dimensions that `submesh` gives as one."""
+"""The dimensions that `submesh` joins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How many processes share what; data parallel is what is left of them.
+    """The degrees of parallelism. The rest is data parallel.
 
     Attributes:
         tensor: processes that share each matrix (tensor parallel).
         pipeline: processes that share the layers, in stages (pipeline parallel).
         context: processes that share each sequence (context parallel).
-        replicate: copies of the parameters among the data-parallel processes, for hybrid sharding (HSDP): each copy is spread over
-                data / replicate processes, for example those of one node. 1: one copy, spread over all of them.
+        replicate: copies of the parameters among the data-parallel processes, for hybrid sharding (HSDP). Each copy is sharded over
+            data / replicate processes, for example those of one node. 1: one copy, sharded over all of them.
 
     Raises:
         ValueError: a size is not a positive integer.
@@ -56,7 +56,7 @@ class Parallelism:
     def parse(cls, text: str | None) -> Parallelism:
         """Parse the environment variable TRAINYARD_PARALLELISM: a JSON object such as {"tensor":2,"pipeline":2,"context":1}.
 
-        None or an empty text: nothing is shared but the samples.
+        None or an empty text: all processes are data parallel.
 
         Raises:
             ValueError: the text is not a JSON object, has an unknown or repeated key, or an invalid size.
@@ -77,10 +77,10 @@ class Parallelism:
         return cls(**sizes)
 
     def data(self, world_size: int) -> int:
-        """How many ways the samples are shared by `world_size` processes.
+        """Return the data-parallel size among `world_size` processes.
 
         Raises:
-            ValueError: they cannot be laid out like this.
+            ValueError: the degrees do not divide `world_size`.
         """
         if world_size < 1:
             raise ValueError(f"world_size must be from 1 on, not {world_size}")
@@ -98,7 +98,7 @@ class Parallelism:
         return data
 
     def shape(self, world_size: int) -> tuple[int, int, int, int, int]:
-        """The sizes of DIMENSIONS.
+        """Return the sizes of DIMENSIONS.
 
         Raises:
             ValueError: as `data`.

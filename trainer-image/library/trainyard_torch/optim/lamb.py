@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 class LAMB(Layerwise):
-    """For networks that are trained with Adam, at batches of tens of thousands of samples.
+    """LAMB, for networks that are usually trained with Adam, at batches of tens of thousands of samples.
 
-    With m and v as Adam has them, corrected for their beginning, w the weight and b the weight decay:
+    With m and v as in Adam, bias-corrected, w the weight and b the weight decay:
 
         r = m / (sqrt(v) + eps) + b * w,    w = w - lr * |w| / |r| * r
 
     Args:
-        params: parameters, or groups of them: `layerwise.parameter_groups` makes those that are usual.
+        params: parameters, or groups of them: `layerwise.parameter_groups` makes the usual groups.
         lr: the learning rate, usually set by `LRSchedule`.
-        betas: those of m and v, each from 0 to less than 1.
-        eps: keeps the division from 0.
+        betas: the decay rates of m and v, each from 0 to less than 1.
+        eps: added to the denominator.
         weight_decay: b.
         adapt: False: without |w| / |r|, for biases and norms.
-        max_weight_norm: the largest |w| that counts: phi in the paper. None: all of it.
+        max_weight_norm: the upper limit of |w|: phi in the paper. None: no limit.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     def __init__(

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class LARS(Layerwise):
-    """For networks that are trained with SGD, at batches of thousands of samples.
+    """LARS, for networks that are usually trained with SGD, at batches of thousands of samples.
 
     With g the gradient, w the weight, b the weight decay:
 
         v = momentum * v + lr * local * (g + b * w),    w = w - v,    local = trust * |w| / (|g| + b * |w|)
 
     Args:
-        params: parameters, or groups of them: `layerwise.parameter_groups` makes those that are usual.
+        params: parameters, or groups of them: `layerwise.parameter_groups` makes the usual groups.
         lr: the learning rate, usually set by `LRSchedule`.
-        momentum: of v, from 0 to less than 1.
+        momentum: the momentum of v, from 0 to less than 1.
         weight_decay: b.
         trust_coefficient: eta in the paper: the share of its norm by which a layer changes at lr 1.
         adapt: False: local is 1, for biases and norms.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     def __init__(

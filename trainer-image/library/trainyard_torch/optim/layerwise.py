@@ -1,6 +1,6 @@
-"""What LARS and LAMB have in common: a rate for each layer, from the norms of its weights and of its step.
+"""The common part of LARS and LAMB: a learning rate for each layer, from the norms of its weights and of its update.
 
-Plain loops over parameters: `torch.compile(optimizer.step)` makes few kernels of them, and DTensors go through.
+Plain loops over parameters: `torch.compile(optimizer.step)` fuses them into few kernels, and DTensors are supported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Layerwise(Optimizer, ABC):  # type: ignore[misc]  # torch is there where this runs
-    """An optimizer that moves each parameter by itself."""
+    """An optimizer that updates each parameter separately."""
 
     @override
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
@@ -50,11 +50,11 @@ class Layerwise(Optimizer, ABC):  # type: ignore[misc]  # torch is there where t
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups for `LARS` and `LAMB`: weights, and what is left out of decay and adaptation as both papers do.
+    """Return parameter groups for `LARS` and `LAMB`: weights, and parameters without decay and adaptation, as in both papers.
 
     Args:
-        model: its parameters with fewer than two dimensions (biases, and weights of norms) are the ones left out.
-        weight_decay: that of the others.
+        model: its parameters with fewer than two dimensions (biases, and weights of norms) have no decay and adaptation.
+        weight_decay: the weight decay of the others.
     """
     trained = [value for value in model.parameters() if value.requires_grad]
     weights = [value for value in trained if value.dim() > 1]
@@ -67,7 +67,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def ratio(above: Tensor, below: Tensor) -> Tensor:
-    """One norm over another; 1 where one of them is 0: a layer of zeros has to be able to leave them."""
+    """Return the ratio of two norms; 1 if one of them is 0, so that a layer of zeros can change."""
     return torch.where((above > 0) & (below > 0), above / below, torch.ones_like(above))
 
 
@@ -78,10 +78,10 @@ def norm(value: Tensor) -> Tensor:
 
 
 def checked(below: float = math.inf, **numbers: float) -> None:
-    """See that all of these numbers are from 0 on, and less than `below`.
+    """Check that all of these numbers are at least 0 and less than `below`.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a number is out of range.
     """
     for name, value in numbers.items():
         if not 0 <= value < below:
@@ -89,10 +89,10 @@ def checked(below: float = math.inf, **numbers: float) -> None:
 
 
 def gradients(group: Mapping[str, Any]) -> list[tuple[Tensor, Tensor]]:
-    """The parameters of a group that have a gradient, with it.
+    """Return the parameters of a group that have a gradient, with it.
 
     Raises:
-        ValueError: one is sparse.
+        ValueError: a gradient is sparse.
     """
     pairs = [(value, value.grad) for value in group["params"] if value.grad is not None]
     if any(gradient.is_sparse for _, gradient in pairs):

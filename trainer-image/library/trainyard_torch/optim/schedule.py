@@ -1,6 +1,6 @@
-"""The learning rate, as a function of the samples that were seen. Pure.
+"""The learning rate as a function of the samples seen so far. Pure.
 
-A function of samples, not of steps or processes: a resumed run has the same rate at any number of processes.
+It depends on samples, not on steps or processes: a resumed run has the same rate at any number of processes.
 
 Source: P. Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour", 2017, sections 2.1 and 2.2.
 """
@@ -19,11 +19,11 @@ Decay = Literal["constant", "cosine"]
 
 
 class Optimizer(Protocol):
-    """What of torch's optimizers is needed."""
+    """The part of torch's optimizers that is needed."""
 
     @property
     def param_groups(self) -> Sequence[dict[str, Any]]:
-        """Each with its `lr`."""
+        """The parameter groups, each with its `lr`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,15 @@ class LRSchedule:
     """Linear warm-up to the peak rate, then constant or cosine decay.
 
     Attributes:
-        base_lr: the learning rate that is good for steps of `reference` samples.
-        reference_batch_size: samples of a step for which `rate` was found.
-        batch_size: samples of a step, all processes together.
+        base_lr: the learning rate for steps of `reference_batch_size` samples.
+        reference_batch_size: the samples of a step for which `base_lr` was tuned.
+        batch_size: the samples of a step over all processes.
         scaling: how the rate grows with the batch: "linear" (Goyal et al., for SGD and LARS), "sqrt" (You et al., for Adam and LAMB), or
             "none".
-        warmup_samples: samples until the rate is at its peak; Goyal et al.: those of five epochs.
+        warmup_samples: the samples until the peak rate; five epochs in Goyal et al.
         start_lr: the rate before the first sample. None: `base_lr`, as in Goyal et al., or the peak rate if that is lower.
-        decay: "constant", or "cosine" down to `end`.
-        total_samples: samples of the whole training; required by "cosine".
+        decay: "constant", or "cosine" down to `end_lr`.
+        total_samples: the samples of the whole training; required by "cosine".
         end_lr: the rate at the end of "cosine", and after it.
 
     Raises:
@@ -104,7 +104,7 @@ class LRSchedule:
         return self.end_lr + (self.peak_lr - self.end_lr) * (1 + math.cos(math.pi * done)) / 2
 
     def factor(self, samples: int) -> float:
-        """The same as a share of the peak: `LambdaLR(optimizer, lambda step: schedule.factor(step * batch))`, at `lr=schedule.peak`."""
+        """Return the rate as a share of the peak: `LambdaLR(optimizer, lambda step: schedule.factor(step * batch))`, at `lr=schedule.peak`."""
         return self.at(samples) / self.peak_lr
 
     def apply(self, optimizer: Optimizer, samples: int) -> float:

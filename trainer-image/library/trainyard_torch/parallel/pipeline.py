@@ -1,6 +1,6 @@
-"""Pipeline parallel: the layers spread over processes in stages, micro-batches on their way through them (1F1B, interleaved).
+"""Pipeline parallel: stages of layers on several processes, with micro-batches passing through them (1F1B, interleaved).
 
-A stage takes one tensor and gives one, of the same shape for every micro-batch. Batches are made elsewhere.
+A stage takes one tensor and returns one, of the same shape for every micro-batch. Batches are made elsewhere.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def pipeline_stages(model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: int = 1) -> list[nn.Sequential]:
-    """This process's stages of the model: consecutive parts, as even in parameters as their order allows.
+    """Return this process's stages of the model: consecutive parts, balanced by parameters as far as their order allows.
 
-    They keep the names that they have in the model: state dicts of all stages together are that of the model, so that a checkpoint loads at
-    any number of stages. Stage s lies on rank s % p of the p in `mesh["pipeline"]`.
+    Parts keep their names in the model: the state dicts of all stages together are that of the model, so a checkpoint loads at any number of
+    stages. Stage s is on rank s % p of the p ranks in `mesh["pipeline"]`.
 
     Args:
-        model: its parts in order; on the meta device, stages of other processes take no memory.
-        mesh: that of `Parallelism.mesh`.
-        stages_per_rank: stages of each process; from 2 on for interleaved 1F1B.
+        model: a Sequential of the parts. On the meta device, stages of other processes take no memory.
+        mesh: the mesh of `Parallelism.mesh`.
+        stages_per_rank: the stages of each process; 2 or more for interleaved 1F1B.
 
     Raises:
-        ValueError: the model is no Sequential, or has fewer parts than there are stages; or two stages share a parameter.
+        ValueError: the model is no Sequential, has fewer parts than stages, or two stages share a parameter.
     """
     ranks = size(mesh, "pipeline")
     if stages_per_rank < 1:
@@ -68,19 +68,19 @@ def pipeline_stages(model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: 
 
 
 def cuts(sizes: Sequence[int], count: int) -> list[int]:
-    """Return where each of `count` runs of consecutive non-empty parts ends, so that the heaviest run is as light as possible.
+    """Return the ends of `count` runs of consecutive non-empty parts, so that the largest run is as small as possible.
 
     Args:
-        sizes: of each part; `count` of them at least.
-        count: of runs, from 1 on.
+        sizes: the size of each part; at least `count` of them.
+        count: the number of runs, at least 1.
     """
     total = [0]
     for part in sizes:
-        # A part without parameters costs time too.
+        # A part without parameters takes time, too.
         total.append(total[-1] + max(part, 1))
     best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
     for runs in range(1, count + 1):
-        # To each end so far: the heaviest run, and where they all end.
+        # For each end so far: the largest run, and the ends of all runs.
         best = {
             end: min(
                 (max(heaviest, total[end] - total[begin]), [*ends, end])
@@ -108,18 +108,18 @@ class Pipeline:
         n_microbatches: int,
         device: torch.device | None = None,
     ) -> None:
-        """Stages that are wrapped already (`replicate` or `shard`, each by itself).
+        """Wrap stages, each of which was wrapped by `replicate` or `shard`.
 
-        One stage a process is 1F1B, more are interleaved 1F1B: a smaller bubble, more messages.
+        One stage per process is 1F1B, more are interleaved 1F1B: a smaller bubble, more messages.
         Source: Narayanan et al. 2021, Efficient large-scale language model training on GPU clusters.
 
         Args:
-            modules: this process's, in order, as many as each other process has.
-            loss: the mean over the samples of a micro-batch, from the last stage's output and the target.
-            mesh: that of `Parallelism.mesh`.
-            n_microbatches: into how many equal parts a process's samples of a step are cut: from the number of processes in the pipeline
-                on, better four times that.
-            device: where the stages are; None: the current one of the mesh's type.
+            modules: this process's stages in order, equally many on all processes.
+            loss: returns the mean over the samples of a micro-batch, from the last stage's output and the target.
+            mesh: the mesh of `Parallelism.mesh`.
+            n_microbatches: the number of equal micro-batches of a process's samples in a step: at least the number of processes in the pipeline,
+                better four times that.
+            device: the device of the stages. None: the current device of the mesh's type.
 
         Raises:
             ValueError: there are too few micro-batches, or they do not fit the schedule.
@@ -144,28 +144,27 @@ class Pipeline:
         if self._last:
             own_last_output(self.modules[-1])
         kind = ScheduleInterleaved1F1B if own > 1 else Schedule1F1B
-        # Newer ones divide gradients by the number of micro-batches, and cannot know of a weight; here the loss is divided.
+        # Newer releases divide gradients by the number of micro-batches, and do not know the weight; here the loss is divided.
         unscaled = _supported(kind, scale_grads=False)
         self._schedule = kind(made if own > 1 else made[0], n_microbatches, loss_fn=self._weighted, **unscaled)
         # The outputs are unused; older versions of torch collect them anyway.
         self._quiet = _supported(self._schedule.step, return_outputs=False)
 
     def step(self, inputs: torch.Tensor, target: torch.Tensor, *, weight: float = 1.0) -> torch.Tensor:
-        """The loss of this process's samples, and their gradients in the parameters: exchanged with the other data-parallel processes.
+        """Return the loss of this process's samples. Compute their gradients, and average them over the data-parallel processes.
 
-        To be called by all processes of a pipeline with the same samples; only the first stage looks at the inputs, only the last at
-        the target.
+        All processes of a pipeline call it with the same samples. Only the first stage uses the inputs, only the last stage the target.
 
         Args:
-            inputs: what the first stage takes, shape (n, ...): n is a multiple of the number of micro-batches, and the same in all steps.
-            target: what the loss takes, shape (n, ...).
-            weight: what the gradients are multiplied with: `MicroBatch.weight`.
+            inputs: the input of the first stage, shape (n, ...). n is a multiple of the number of micro-batches, and the same in all steps.
+            target: the target of the loss, shape (n, ...).
+            weight: the factor for the gradients: `MicroBatch.weight`.
 
         Returns:
-            The mean loss of the n samples, without the weight, on all stages; no gradient.
+            The mean loss of the n samples without the weight, on all stages, without a gradient.
 
         Raises:
-            ValueError: the number of samples is not as it has to be.
+            ValueError: the number of samples is wrong.
         """
         self._check_samples(len(inputs), len(target))
         self._weight = weight
@@ -174,13 +173,13 @@ class Pipeline:
         with wait_for_whole_batches(), ExitStack() as unsynchronised:
             for module in self.modules:
                 if isinstance(module, DistributedDataParallel):
-                    # Newer ones run each stage once by itself, to learn its shapes, which DDP would take for the step it has to average.
-                    # The last backward pass of a step averages all the same: torch's schedule asks DDP's reducer for it.
+                    # Newer releases run each stage once to learn its shapes, which DDP would take for the step to be averaged.
+                    # The last backward pass of a step is averaged anyway: torch's schedule asks DDP's reducer for it.
                     unsynchronised.enter_context(module.no_sync())
             self._schedule.step(*own, target=target if self._last else None, **self._quiet)
         mean_loss = torch.zeros((), dtype=torch.float64, device=self._device)
         if self._last:
-            # To learn shapes, newer ones ask for a loss of their own before the first step.
+            # Newer releases ask for a loss before the first step, to learn shapes.
             mean_loss += torch.stack(self._losses[-self._n_microbatches :]).mean()
             self._losses.clear()
         # This does not delay the first stage: the last loss is computed before the last backward pass.
@@ -204,7 +203,7 @@ class Pipeline:
                 "data-parallel processes x n_microbatches"
             )
         if self._samples not in (0, inputs):
-            # Torch fixes the shapes in the first step; in a stage that receives others it would hang.
+            # Torch fixes the shapes in the first step. A stage that receives other shapes would hang.
             raise ValueError(
                 f"this step has {inputs} samples, and the first had {self._samples}: all steps must have as many"
             )
@@ -212,7 +211,7 @@ class Pipeline:
 
 
 def _supported(call: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """Return those keyword arguments that this torch release accepts."""
+    """Return the keyword arguments that this torch release accepts."""
     return {name: value for name, value in options.items() if name in signature(call).parameters}
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def sync_initial_parameters(model: nn.Module, within: DeviceMesh) -> None:
-    """Give all processes of a mesh of one dimension the first one's parameters and buffers.
+    """Copy the parameters and buffers of the first process to all processes of a one-dimensional mesh.
 
-    Tensors on another device than the mesh's, such as the meta device, are skipped: the caller has to fill them with the same values.
+    Tensors on another device than the mesh's, such as the meta device, are skipped: the caller must fill them with the same values.
     """
     group = within.get_group()
     if dist.get_world_size(group) == 1:

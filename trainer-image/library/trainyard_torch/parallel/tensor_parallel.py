@@ -1,4 +1,4 @@
-"""Tensor parallel: each matrix spread over processes that compute its product together. The plan is the model's owner's."""
+"""Tensor parallel: shard matrices over processes that compute their product together, by a plan of the model's owner."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle]) -> M:
-    """The same model, the modules of the plan spread over `mesh["tensor"]`; with one process there, as it was.
+    """Shard the modules of the plan over `mesh["tensor"]`, and return the model. With one process, it is unchanged.
 
-    Call it first, on the whole model: before `pipeline_stages`, `shard` and the optimizer. Modules outside of the plan are replicated on each
-    process, and a planned module takes and returns full activations unless its style says otherwise; a module that counts heads has to
-    count those that it sees, not those that it was made for.
+    Call it first, on the whole model: before `pipeline_stages`, `shard` and the optimizer. Modules outside of the plan are replicated. A planned module
+    takes and returns full activations unless its style says otherwise. A module that counts heads must count its local heads.
     Source: Shoeybi et al. 2019, Megatron-LM.
 
     Args:
-        model: on this process's device; the first process's values count.
-        mesh: that of `Parallelism.mesh`.
-        plan: style by name of module, * for any one part of a name: {"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()}.
+        model: the model on this process's device. The values of the first process are used.
+        mesh: the mesh of `Parallelism.mesh`.
+        plan: styles by module name, with * for any one part of a name: {"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()}.
 
     Raises:
         ValueError: a name matches no module, a module is matched twice, its style needs another kind of module, a size is not divisible by
@@ -53,7 +52,7 @@ def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle
             _check(name, modules[name], style, degree)
     before = _Before(model, seen)
     if degree > 1:
-        # Replicated parameters have to stay the same on all processes.
+        # Replicated parameters must stay equal on all processes.
         sync_initial_parameters(model, mesh["tensor"])
         parallelize_module(model, mesh["tensor"], dict(plan))
         before.restore()
@@ -64,7 +63,7 @@ class _Before:
     """Tied and frozen parameters, to be restored after torch has replaced the parameters.
 
     Raises:
-        ValueError: some of the modules that share one are in the plan, and some are not.
+        ValueError: only some of the modules that share a parameter are in the plan.
     """
 
     def __init__(self, model: nn.Module, planned: Collection[str]) -> None:
@@ -83,10 +82,10 @@ class _Before:
                 )
 
     def restore(self) -> None:
-        """Have them shared and frozen again.
+        """Tie and freeze the parameters again.
 
         Raises:
-            ValueError: it is split in one way here and in another there.
+            ValueError: a tied parameter is split in different ways.
         """
         for (name, module, own), *others in self._shared:
             first = getattr(module, own)
@@ -103,7 +102,7 @@ class _Before:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """As torch does: part by part."""
+    """Shard the module as torch does, part by part."""
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatch, parts, wanted))
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def before(major: int, minor: int) -> bool:
-    """Whether this is an older torch."""
+    """Return whether this is an older release of torch."""
     ours = torch.__version__.split(".")
     return (int(ours[0]), int(ours[1])) < (major, minor)
 
 
 @cache
 def enable_fsdp_on_cpu() -> torch.library.Library | None:
-    """Let FSDP2 of torch 2.6 run on CPUs: once for the process, as torch knows of one CPU and one registry of kernels.
+    """Make FSDP2 of torch 2.6 run on CPUs, once per process.
 
     Returns:
-        What has to stay alive, and does by the cache.
+        The objects that must stay alive; the cache keeps them.
     """
     stream = torch.cpu.Stream
     if hasattr(stream, "record_event"):
@@ -39,8 +39,8 @@ def enable_fsdp_on_cpu() -> torch.library.Library | None:
     stream.wait_event = lambda _, __: None
 
     def copy(gathered: torch.Tensor, sizes: list[int], dim: int = 0, *, out: list[torch.Tensor]) -> None:
-        # Autograd would take a block that is gathered again for one that was changed; on a GPU it does not notice. The .data of a tensor
-        # has a version of its own.
+        # Autograd would take a block that is gathered again for a changed one; on a GPU it does not notice. The .data of a tensor
+        # has its own version counter.
         torch.split_with_sizes_copy(gathered, sizes, dim=dim, out=[part.data for part in out])
 
     library = torch.library.Library("fsdp", "IMPL")
@@ -50,7 +50,7 @@ def enable_fsdp_on_cpu() -> torch.library.Library | None:
 
 @contextmanager
 def wait_for_whole_batches() -> Iterator[None]:
-    """Inside, a batch of messages is waited for as one: torch's schedules wait for the last one only (pytorch issue 132644)."""
+    """Wait for all messages of a batch inside: torch's schedules wait only for the last one (pytorch issue 132644)."""
     if not before(2, 8):
         yield
         return
@@ -63,7 +63,7 @@ def wait_for_whole_batches() -> Iterator[None]:
 
 
 class _Batch:
-    """Several messages under way; those of nccl are one already."""
+    """Several pending messages. nccl returns one object for a batch already."""
 
     def __init__(self, works: list[Any]) -> None:
         self._works = works
@@ -74,7 +74,7 @@ class _Batch:
 
 
 def own_last_output(module: nn.Module) -> None:
-    """Let the module's output be no view of another tensor, as that of a Linear is: torch 2.6's last stage cannot detach one."""
+    """Make the module's output no view of another tensor, as that of a Linear is: the last stage of torch 2.6 cannot detach a view."""
     if before(2, 8):
-        # Its base is freed at once, so it costs a copy but no memory.
+        # The base is freed at once, so this costs a copy but no memory.
         module.register_forward_hook(lambda _, __, output: output.clone() if output._is_view() else output)  # noqa: SLF001
