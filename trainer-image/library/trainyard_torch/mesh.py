@@ -106,20 +106,19 @@ class Parallelism:
         return (self.pipeline, self.replicate, self.data(world_size) // self.replicate, self.context, self.tensor)
 
     def mesh(self, world_size: int, device_type: str) -> DeviceMesh:
-        """The mesh of all processes, to be made once, by all of them at the same time.
+        """Create the mesh of all processes. All of them call it once, at the same time.
 
-        Its dimensions are DIMENSIONS, all of them always there: those that talk more are further inside, as neighbouring ranks are on one
-        node. Tensor parallel exchanges activations several times a layer, context parallel once a layer, shards are gathered once a layer but
-        ahead of their use, copies are averaged once per step, and stages send one activation per micro-batch. `submesh` gives those of JOINED
-        too: "data" are the processes that share the samples, "shards" those that share one copy of the parameters, and
-        "gradients" those whose gradients are averaged.
+        It always has all of DIMENSIONS. Dimensions with more traffic are further inside, since adjacent ranks are on one node: tensor parallel
+        exchanges activations several times per layer, context parallel once per layer, shards are gathered once per layer but ahead of use,
+        copies are averaged once per step, and stages send one activation per micro-batch. `submesh` also returns JOINED dimensions: "data" are
+        the processes that share the samples, "shards" those that share one copy of the parameters, "gradients" those whose gradients are averaged.
 
         Args:
-            world_size: how many processes there are.
+            world_size: the number of processes.
             device_type: "cuda" or "cpu".
 
         Raises:
-            ValueError: the sizes do not fit the world, or there is no process group of that size.
+            ValueError: the sizes do not fit the world size, or there is no process group of that size.
         """
         shape = self.shape(world_size)
         import torch.distributed as dist  # noqa: PLC0415 - the sizes are also read where there is no torch
@@ -138,33 +137,33 @@ class Parallelism:
 
 
 def submesh(mesh: DeviceMesh, dimension: str) -> DeviceMesh:
-    """The processes that share with this one what is named, as a mesh of one dimension.
+    """Return the processes of this process's group in a dimension, as a one-dimensional mesh.
 
     Args:
-        mesh: that of `Parallelism.mesh`.
+        mesh: the mesh of `Parallelism.mesh`.
         dimension: one of DIMENSIONS or JOINED.
 
     Raises:
         ValueError: the mesh has no such dimension.
     """
     name = _named(mesh, dimension)
-    # Private, and the only way to join dimensions of one mesh, as FSDP needs them. Torch looks up one that is made already.
+    # Private, and the only way to join dimensions of one mesh, as FSDP needs it. Torch returns an existing mesh again.
     return mesh[JOINED[name]]._flatten(name) if name in JOINED else mesh[name]  # noqa: SLF001
 
 
 def sharding(mesh: DeviceMesh) -> DeviceMesh:
-    """What FSDP takes: the processes that share one copy of the parameters, and before them the copies, where there is more than one."""
+    """Return the mesh for FSDP: the processes that share one copy of the parameters, preceded by the dimension of copies if there are several."""
     return mesh["replicate", _named(mesh, "shards")] if size(mesh, "replicate") > 1 else submesh(mesh, "shards")
 
 
 def data_shard(mesh: DeviceMesh) -> DataShard:
-    """Which part of the samples this process is to see: what `Batches.step` takes."""
+    """Return the data shard of this process, for `Batches.step`."""
     data = submesh(mesh, "data")
     return DataShard(data.get_local_rank(), data.size())
 
 
 def size(mesh: DeviceMesh, dimension: str) -> int:
-    """How many processes share what is named.
+    """Return the size of a dimension.
 
     Raises:
         ValueError: the mesh has no such dimension.
@@ -179,7 +178,7 @@ def size(mesh: DeviceMesh, dimension: str) -> int:
 
 
 def _named(mesh: DeviceMesh, dimension: str) -> str:
-    """The dimension itself, or the one of its parts that alone has more than one process: so that no group is made twice."""
+    """Return the dimension itself, or its only part with more than one process, so that no group is created twice."""
     size(mesh, dimension)
     wide = [part for part in JOINED.get(dimension, ()) if size(mesh, part) > 1]
     if dimension not in JOINED or len(wide) > 1:

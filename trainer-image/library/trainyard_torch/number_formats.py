@@ -1,4 +1,4 @@
-"""Which number formats a device computes in. Pure."""
+"""Which number formats a device supports. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Literal, cast, get_args
 
 Format = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 NEEDED: dict[Format, tuple[int, int]] = {"tf32": (8, 0), "bf16": (8, 0), "fp16": (7, 0), "fp8": (8, 9)}
-"""The compute capability from which NVIDIA GPUs have it in hardware (CUDA C++ Programming Guide, table of capabilities)."""
+"""The lowest compute capability of NVIDIA GPUs with hardware support (CUDA C++ Programming Guide, table of capabilities)."""
 GENERATION = {(7, 0): "Volta", (8, 0): "Ampere", (8, 9): "Ada and Hopper"}
 
 
 def checked(name: str, device: str, capability: tuple[int, int] | None = None) -> Format:
-    """The format of this name, where the device has it.
+    """Return the format of this name, if the device supports it.
 
     Args:
         name: one of `Format`.
-        device: "cpu" or "cuda", as torch calls the type of a device.
-        capability: the compute capability of a CUDA device; None for AMD GPUs, whose generations are not distinguished here.
+        device: "cpu" or "cuda", as torch names device types.
+        capability: the compute capability of a CUDA device. None for AMD GPUs, whose generations are not distinguished here.
 
     Raises:
         ValueError: the format is unknown, or the device does not support it. There is no fallback.
@@ -48,7 +48,7 @@ def checked(name: str, device: str, capability: tuple[int, int] | None = None) -
 
 
 def usual(device: str, capability: tuple[int, int] | None = None) -> Format:
-    """The format that loses nothing that matters in most trainings: fp32, with matrices in TF32 where the device has it.
+    """Return the default format: fp32, with matrix products in TF32 if the device supports it.
 
     Args:
         device: as for `checked`.
@@ -58,7 +58,7 @@ def usual(device: str, capability: tuple[int, int] | None = None) -> Format:
 
 
 def fits_fp8(rows: int, columns: int) -> bool:
-    """Whether a matrix can be multiplied in fp8: the hardware takes multiples of 16."""
+    """Return whether a matrix can be multiplied in fp8: the hardware needs multiples of 16."""
     return rows % 16 == 0 and columns % 16 == 0
 
 

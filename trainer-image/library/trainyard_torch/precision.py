@@ -1,10 +1,10 @@
-"""In which number format a model computes: torch's autocast and gradient scaler, chosen together and checked.
+"""Choose the number format of a model: torch's autocast and gradient scaler, selected together and checked.
 
 Weights and the optimizer stay in fp32. There is no silent fallback: a format that the device does not support is an error.
 
 Sources:
-    P. Micikevicius et al., "Mixed Precision Training", ICLR 2018: the scale of the loss in fp16.
-    P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
+P. Micikevicius et al., "Mixed Precision Training", ICLR 2018: the scale of the loss in fp16.
+P. Micikevicius et al., "FP8 Formats for Deep Learning", 2022.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 LEAST_SCALE = 2.0**-24
-"""Below, a loss of 1 is 0 in fp16: gradients that are still not finite were NaN from the beginning."""
+"""Below this scale, a loss of 1 is 0 in fp16. Gradients that are still not finite were NaN from the beginning."""
 
 
 class Precision:
@@ -37,23 +37,23 @@ class Precision:
         with precision.autocast():
             loss = compute(model(x), y)
         precision.backward(loss)
-        precision.unscale(optimizer)              # only where gradients are clipped or looked at
+        precision.unscale(optimizer)              # only if gradients are clipped or inspected
         done = precision.step(optimizer)
 
     Args:
-        name: "fp32": nothing less, convolutions neither. "tf32": fp32 with matrices in TF32. "bf16", "fp16": matrices and convolutions in
-            16 bits; fp16 with a scaled loss. "fp8": as bf16, and linear layers in fp8, by torchao. None: "tf32" where the device has it, else
-            "fp32".
-        device: where the model is.
-        init_scale: fp16: what the loss is multiplied with at first.
-        growth_interval: fp16: steps without an overflow until the scale is doubled.
+        name: "fp32": also for convolutions. "tf32": fp32 with matrix products in TF32. "bf16", "fp16": matrix products and convolutions in
+            16 bits; fp16 with a scaled loss. "fp8": as bf16, with linear layers in fp8 by torchao. None: "tf32" if the device supports it,
+            else "fp32".
+        device: the device of the model.
+        init_scale: fp16: the initial scale of the loss.
+        growth_interval: fp16: the number of steps without an overflow after which the scale doubles.
 
     Attributes:
-        name: the one that was chosen.
-        dtype: in which matrices are multiplied; for FSDP2's `MixedPrecisionPolicy(param_dtype=…)`, which is used instead of autocast.
+        name: the chosen format.
+        dtype: the type of matrix products; for FSDP2's `MixedPrecisionPolicy(param_dtype=…)`, which replaces autocast.
 
     Raises:
-        ValueError: there is no such format, or the device does not have it.
+        ValueError: the format is unknown, or the device does not support it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Precision:
         self.name = name = checked(usual(device.type, capability) if name is None else name, device.type, capability)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}.get(name, torch.float32)
         self._device = device.type
-        # Both count in the backward pass too, which is outside of any `with`. Not the settings that torch 2.9 has brought: they may not
+        # Both also apply to the backward pass, which is outside of any `with`. The settings of torch 2.9 cannot be used: they may not
         # be mixed with these, which torch.compile reads.
         torch.set_float32_matmul_precision("highest" if name == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = name != "fp32"
@@ -84,11 +84,11 @@ class Precision:
 
     @property
     def scale(self) -> float:
-        """What the loss is multiplied with now; 1 but for fp16."""
+        """The current scale of the loss; always 1 except for fp16."""
         return float(self._scaler.get_scale())
 
     def convert(self, model: nn.Module) -> nn.Module:
-        """The model with its linear layers in fp8, where that is the format; else as it is. Before DDP, FSDP2 or torch.compile wrap it.
+        """Return the model with its linear layers in fp8 if that is the format, else unchanged. Call it before DDP, FSDP2 or torch.compile.
 
         Layers whose sides are not multiples of 16 stay in bf16.
 
@@ -98,28 +98,28 @@ class Precision:
         return with_float8(model) if self.name == "fp8" else model
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """For the forward pass and the loss; not for the backward pass."""
+        """Return the context for the forward pass and the loss, but not for the backward pass."""
         if self.dtype == torch.float32:
             return nullcontext()
         cast: AbstractContextManager[Any] = torch.autocast(self._device, self.dtype)
         return cast
 
     def outside(self) -> AbstractContextManager[Any]:
-        """Disable autocast for a backward pass that starts inside `autocast`: torch recommends to leave autocast before."""
+        """Return a context without autocast, for a backward pass that starts inside `autocast`: torch recommends it."""
         if not torch.is_autocast_enabled(self._device):
             return nullcontext()
         left: AbstractContextManager[Any] = torch.autocast(self._device, enabled=False)
         return left
 
     def backward(self, loss: Tensor) -> None:
-        """Compute gradients: of the scaled loss in fp16."""
+        """Compute gradients of the loss; in fp16, of the scaled loss."""
         self._scaler.scale(loss).backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Divide gradients by the scale, so that they can be clipped or looked at; once before `step`, which does it else itself.
+        """Divide gradients by the scale, so that they can be clipped or inspected. Call it at most once before `step`, which otherwise does it.
 
         Raises:
-            RuntimeError: that was done already in this step.
+            RuntimeError: it was called already in this step.
         """
         if self._unscaled:
             raise RuntimeError("unscale() was called already in this step: call it once, before step()")
@@ -130,9 +130,9 @@ class Precision:
         """Take a step of the optimizer.
 
         Returns:
-            Whether it was taken: in fp16, gradients that are not finite are left out, and the scale is halved. The learning rate's
-            schedule, progress and averaging go on as if it had been. With one optimizer for all of the model, it is the same on all processes
-            of DDP, FSDP2 and tensor parallel, also together; over pipeline stages take bf16.
+            Whether it was taken. In fp16, a step with gradients that are not finite is skipped, and the scale is halved. The learning rate's
+            schedule, progress and averaging continue as if it had been taken. With one optimizer for the whole model, the result is the same on
+            all processes of DDP, FSDP2 and tensor parallel, also combined. Use bf16 with pipeline stages.
 
         Raises:
             FloatingPointError: gradients are not finite at any scale.
@@ -152,19 +152,19 @@ class Precision:
         return done
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold: the loss scale and its history. Empty unless the format is fp16."""
+        """Return the state for a checkpoint: the loss scale and its history. Empty unless the format is fp16."""
         # torch creates the scale on first use, so there may be none yet.
         state: dict[str, Any] = self._scaler.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state of `state_dict`."""
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(dict(state))
 
 
 def with_float8(model: nn.Module) -> nn.Module:
-    """The model with linear layers of torchao, which multiply in fp8 with a scale for each tensor. Weights stay as they are.
+    """Return the model with torchao's linear layers, which multiply in fp8 with a scale for each tensor. Weights stay as they are.
 
     Raises:
         ValueError: torchao is not installed, or no layer can be converted.
@@ -173,7 +173,7 @@ def with_float8(model: nn.Module) -> nn.Module:
     if not any(fits_fp8(layer.out_features, layer.in_features) for layer in linear):
         raise ValueError("fp8 needs a linear layer whose sides are multiples of 16, and the model has none: use bf16")
     try:
-        # Stock torch has the format, and its multiplication in private only (torch._scaled_mm).
+        # Stock torch has the type, but its multiplication only as a private function (torch._scaled_mm).
         from torchao.float8 import convert_to_float8_training  # noqa: PLC0415
     except ImportError as error:
         raise ValueError("fp8 is done by torchao, which is not installed: pip install torchao, or take bf16") from error

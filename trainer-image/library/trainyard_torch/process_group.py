@@ -1,4 +1,4 @@
-"""The end of process groups, which with gloo may otherwise be a wait for ever."""
+"""Destroy process groups without the deadlock of gloo's destructor."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 _kept: list[object] = []
-"""gloo's own objects of the groups that ended last."""
-# Later than this, threads that want the interpreter no longer get it.
+"""The gloo backends of the groups that were destroyed last."""
+# After this, threads that wait for the GIL no longer get it.
 atexit.register(_kept.clear)
 
 
 def destroy(group: dist.ProcessGroup | None = None) -> None:
-    """Give up a process group, or all of them, as `torch.distributed.destroy_process_group` does.
+    """Destroy a process group, or all of them, as `torch.distributed.destroy_process_group` does.
 
-    Before torch 2.8, gloo's destructor waits for its threads while it holds the GIL. A thread that has just finished may wait for the GIL to release
-    go of a tensor that Python has made: one end in four hung where the last step was a collective (pytorch/pytorch#154976). Of the two objects
-    that may be the last to hold gloo, the one kept here lets others run. It is kept until the next groups end, or the process: what else holds
-    the group (a model, for example) has to be released before.
+    Before torch 2.8, gloo's destructor waits for its threads while it holds the GIL. A thread that has just finished may wait for the GIL to
+    release a tensor that Python has created: one exit in four hung after a last step that was a collective (pytorch/pytorch#154976). Two
+    objects may be the last to hold gloo; the one that is kept here lets other threads run. It is kept until the next group is destroyed, or the
+    process exits. Release other references to the group, for example of a model, before.
     """
     kept = [gloo for each in _groups(group) if (gloo := _gloo(each))]
     dist.destroy_process_group(group)
@@ -36,5 +36,5 @@ def _gloo(group: Any) -> object:
     try:
         return group._get_backend(torch.device("cpu"))  # noqa: SLF001 - nor a public way to this
     except RuntimeError:
-        # It has devices only.
+        # The backend of devices only.
         return None

@@ -1,4 +1,4 @@
-"""Which process of a training this is, by the variables that launchers set. Pure."""
+"""Identify this process of a training by the variables that launchers set. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MAX_WORLD_SIZE = 10**7
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """Rank and world size of this process, globally and within its pod or machine.
+    """The rank and world size of this process, in the group and within its pod or machine.
 
     Attributes:
-        rank: among all, from 0 on.
-        world_size: how many there are.
-        local_rank: among those of the same pod or machine.
-        local_world_size: how many those are.
+        rank: the rank among all processes, from 0 on.
+        world_size: the number of all processes.
+        local_rank: the rank among the processes of the same pod or machine.
+        local_world_size: the number of those.
         launched: whether a launcher has set the variables. If not, this is the only process.
-        supervised: whether trainyard-agent itself has started this process, and so receives its progress.
-        job_attempt: the job and the attempt that this process belongs to.
+        supervised: whether trainyard-agent has started this process itself, and receives its progress.
+        job_attempt: the job and the attempt of this process.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     rank: int = 0
@@ -54,7 +54,7 @@ class ProcessInfo:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ProcessInfo:
-        """What trainyard-agent, torchrun or another launcher has set; without RANK and WORLD_SIZE, this process alone.
+        """Return the values that trainyard-agent, torchrun or another launcher has set. Without RANK and WORLD_SIZE, this process is alone.
 
         Raises:
             ValueError: a variable is not a number, contradicts the others, or is missing.

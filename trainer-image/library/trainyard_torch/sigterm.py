@@ -1,4 +1,4 @@
-"""The notice that this process is to end: SIGTERM, where no agent speaks for all. Agrees on nothing."""
+"""Receive SIGTERM if no agent handles it for all ranks. Does not coordinate processes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def default_stop_timeout_seconds(environ: Mapping[str, str]) -> float:
     """Return the seconds that a process has to finish its step after SIGTERM: two thirds of the pod's grace period.
 
     Args:
-        environ: the operator sets TRAINYARD_GRACE_PERIOD_SECONDS to the pod's `terminationGracePeriodSeconds` where that is not 30.
+        environ: the environment. The operator sets TRAINYARD_GRACE_PERIOD_SECONDS to the pod's `terminationGracePeriodSeconds` if that is not 30.
 
     Raises:
-        ValueError: it is not a number of seconds from 0 on.
+        ValueError: the variable is not a non-negative number of seconds.
     """
     text = environ.get(GRACE_PERIOD, "").strip()
     try:
@@ -43,11 +43,11 @@ def default_stop_timeout_seconds(environ: Mapping[str, str]) -> float:
 
 
 class SigtermHandler:
-    """Listen for SIGTERM from now on. Create it in the main thread. Training continues until its current step ends.
+    """Listens for SIGTERM. Create it in the main thread. Training continues until its current step ends.
 
     Args:
-        stop_timeout_seconds: time limit for that. A process that is blocked in a library call cannot finish its step; it is then terminated as it
-            would without a handler, with exit code 143.
+        stop_timeout_seconds: the time limit for that step. A process that is blocked in a library call cannot finish it: it is then
+            terminated with exit code 143, as without a handler.
 
     Raises:
         ValueError: this is not the main thread.
@@ -59,7 +59,7 @@ class SigtermHandler:
         self._before = signal.signal(signal.SIGTERM, self._note)
         here, self._there = socket.socketpair()
         self._there.setblocking(False)  # noqa: FBT003 - its only parameter
-        # The handler runs between two instructions of Python; this is written at once, also while the main thread is elsewhere.
+        # The handler runs between two instructions of Python. This is written at once, also while the main thread is blocked.
         self._usual = signal.set_wakeup_fd(self._there.fileno(), warn_on_full_buffer=False)
         os.register_at_fork(after_in_child=self._forget)
         threading.Thread(target=self._watch, args=(here, stop_timeout_seconds), name="notice", daemon=True).start()
@@ -70,11 +70,11 @@ class SigtermHandler:
         return self._received
 
     def acknowledge(self) -> None:
-        """Cancel the time limit: training has reached the end of its step."""
+        """Cancel the time limit: the step has finished."""
         self._acknowledged.set()
 
     def close(self) -> None:
-        """SIGTERM does again what it did before."""
+        """Restore the previous handler of SIGTERM."""
         self._acknowledged.set()
         signal.set_wakeup_fd(self._usual)
         signal.signal(signal.SIGTERM, self._before)

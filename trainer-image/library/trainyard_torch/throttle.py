@@ -1,4 +1,4 @@
-"""How often all processes of a training ask each other something. Pure: the clock is a parameter."""
+"""Limit how often the processes of a training exchange a vote. Pure: the clock is a parameter."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 QUESTION_SECONDS = 0.1
 MAX_SKIPPED_STEPS = 20
-"""Steps, also where they are shorter: they may become long ones."""
+"""The most steps between two votes: short steps may become long ones."""
 
 
 class Throttle:
-    """Leaves questions out where steps are short: an exchange, of however few bytes, takes a tenth of a millisecond.
+    """Skips votes if steps are short: each collective takes a tenth of a millisecond, however few its bytes.
 
-    All processes leave out the same ones: with each answer, which is the same on all, goes how many steps are left out after it.
+    All processes skip the same votes: each result, which is the same on all, includes how many steps are skipped after it.
 
     Args:
-        seconds: about what may pass from one question to the next.
-        clock: seconds, that never go back.
+        seconds: the approximate time between two votes.
+        clock: returns seconds of a monotonic clock.
     """
 
     def __init__(self, seconds: float = QUESTION_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,7 +29,7 @@ class Throttle:
         self._since = clock()
 
     def due(self) -> bool:
-        """A step is done. Whether all ask after it."""
+        """Record a finished step. Return whether all processes vote after it."""
         self._steps += 1
         if not self._left:
             return True
@@ -37,7 +37,7 @@ class Throttle:
         return False
 
     def proposal(self) -> int:
-        """How many steps may be left out, as it seems here; to be asked with each question."""
+        """Return how many steps this process would skip, to be sent with each vote."""
         now = self._clock()
         fit = self._seconds * self._steps / max(now - self._since, 1e-9)
         self._steps, self._since = 0, now

@@ -1,4 +1,4 @@
-"""How much of the time processes exchange data, and how much of that nothing hides. From what torch's profiler has seen; pure.
+"""Measure the share of communication and of exposed communication, from the events of torch's profiler. Pure.
 
 torch does not measure this per step without overhead, so the shares describe only the profiled steps. A collective lasts
 from its earliest start until it is done, so waiting for a slower process is included.
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 WAITING = ("c10d::", "_c10d_functional::", "c10d_functional::")
-"""Operators that start or await a collective: they do not compute."""
+"""Operators that start or await a collective. They are not computation."""
 MARKS = ("ProfilerStep", "nccl:", "trainyard::")
-"""Annotations that some releases of torch show on the device's side as if they were kernels."""
+"""Annotations that some releases of torch show on the device as if they were kernels."""
 
 
 class Span(NamedTuple):
-    """From when to when, in microseconds."""
+    """Start and end in microseconds."""
 
     begin: float
     end: float
 
 
 class Communication(NamedTuple):
-    """Shares of the time of the steps that were looked at, from 0 to 1."""
+    """Shares of the time of the profiled steps, from 0 to 1."""
 
     ratio: float
-    """In which a collective was under way."""
+    """The share in which a collective was running."""
     exposed: float
-    """In which one was, and nothing was computed."""
+    """The share in which a collective was running and nothing was computed."""
 
 
 def shares(collectives: Iterable[Span], work: Iterable[Span], window: Span) -> Communication:
@@ -59,11 +59,10 @@ def covered(spans: Iterable[Span], window: Span) -> float:
 
 
 def observed(events: Sequence[Any]) -> Communication | None:
-    """Return the shares that a profile's events (`torch.profiler.profile.events()`) show. None if they show no step, or
-    a collective that started and was not seen to end.
+    """Return the shares by a profile's events (`torch.profiler.profile.events()`). None if they have no step, or a collective without an end.
 
-    Where there are kernels of a GPU, those of NCCL are the collectives and all others, copies included, are work. On CPU the spans of gloo are, and operators are work; what Python
-    does between these counts for nothing.
+    With GPU kernels, those of NCCL are the collectives, and all others, copies included, are computation. On CPUs, spans of gloo are collectives,
+    and operators are computation. Python code between them does not count.
     """
     kernels = [event for event in events if event.device_type.name != "CPU" and not _mark(event)]
     found = _on_device(kernels) if kernels else _on_host(events)
@@ -75,7 +74,7 @@ def observed(events: Sequence[Any]) -> Communication | None:
 
 
 def _on_device(kernels: Sequence[Any]) -> tuple[list[Span], list[Span], list[Span]] | None:
-    """Return collectives, work, and the spans that bound the steps. The GPU runs behind the host, so its own kernels bound them."""
+    """Return collectives, computation, and the spans that bound the steps. The GPU is behind the host, so its own kernels bound them."""
     # gpu-only: shares of kernels
     exchanged = [_span(event) for event in kernels if event.name.startswith("nccl")]
     worked = [_span(event) for event in kernels if not event.name.startswith("nccl")]
@@ -83,7 +82,7 @@ def _on_device(kernels: Sequence[Any]) -> tuple[list[Span], list[Span], list[Spa
 
 
 def _on_host(events: Sequence[Any]) -> tuple[list[Span], list[Span], list[Span]] | None:
-    """Return collectives, work, and the spans of the steps. None without a step, or with a collective whose end is missing."""
+    """Return collectives, computation, and the spans of the steps. None without a step, or with a collective whose end is missing."""
     exchanged = [_span(event) for event in events if event.name.startswith("gloo:")]
     steps = [_span(event) for event in events if event.name.startswith("ProfilerStep")]
     # A process returns from gloo's wait shortly before torch records its end: a profile that stops in between lacks the collective.
@@ -98,7 +97,7 @@ def _mark(event: Any) -> bool:
 
 
 def _operator(event: Any) -> bool:
-    """One that computes: without others below it, which would have all that is between them in it too."""
+    """Return whether this operator computes and has no operators below it, whose gaps its own span would cover."""
     return not (event.is_async or event.cpu_children or _mark(event) or event.name.startswith(("gloo:", *WAITING)))
 
 

@@ -25,10 +25,10 @@ PORT = "TRAINYARD_METRICS_PORT"
 
 
 def configured_port(port: int | None, environ: Mapping[str, str]) -> int | None:
-    """Return the configured port: the given one, else TRAINYARD_METRICS_PORT. None: no endpoint.
+    """Return the configured port: the argument, else TRAINYARD_METRICS_PORT. None: no endpoint.
 
     Raises:
-        ValueError: it is no port.
+        ValueError: it is not a valid port.
     """
     if port is None:
         text = environ.get(PORT, "").strip()
@@ -46,11 +46,11 @@ def serve(port: int, readings: Callable[[], Sequence[RankMetrics]]) -> Callable[
     """Serve http://POD:port/metrics in a thread. If that fails, it is logged, and training continues.
 
     Args:
-        port: at which.
-        readings: returns the metrics of all ranks; called in that thread, for each request.
+        port: the port.
+        readings: returns the metrics of all ranks. That thread calls it for each request.
 
     Returns:
-        What ends it, or None where there is no endpoint.
+        A function that stops the server; None without a server.
     """
     try:
         from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - may be missing
@@ -70,7 +70,7 @@ def serve(port: int, readings: Callable[[], Sequence[RankMetrics]]) -> Callable[
         return None
 
     def end() -> None:
-        # prometheus_client before 0.19 gives nothing to end it by: there it ends with the process.
+        # prometheus_client before 0.19 returns nothing to stop the server: it stops with the process.
         if started:
             server, thread = started
             server.shutdown()
@@ -81,7 +81,7 @@ def serve(port: int, readings: Callable[[], Sequence[RankMetrics]]) -> Callable[
 
 
 def _started(start: Callable[[str], Started]) -> Started:
-    """For both kinds of addresses; where a machine has no IPv6, for the one that it has. Raises OSError."""
+    """A server for both address families, or for IPv4 if the machine has no IPv6. Raises OSError."""
     try:
         return start("::")
     except OSError as error:
@@ -95,7 +95,7 @@ class _Collector:
         self._readings = readings
 
     def collect(self) -> Iterator[Family]:
-        """Called by the registry for each request."""
+        """Return the metrics. The registry calls it for each request."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
         readings = self._readings()
@@ -107,5 +107,5 @@ class _Collector:
             yield family
 
     def describe(self) -> list[Family]:
-        """Nothing: the registry would else ask for all values to learn their names."""
+        """Return nothing: otherwise the registry would collect all values to learn their names."""
         return []

@@ -1,4 +1,4 @@
-"""NCCL's flight recorder where no agent has turned it on: what each rank's last collectives were, for when they hang. Pure."""
+"""Enable NCCL's flight recorder if no agent has: it records each rank's last collectives, for hangs. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ if TYPE_CHECKING:
 
 FOLDER = "TRAINYARD_FLIGHT_RECORDER"
 FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Variables for the prefix of a rank's file, newer and older name; the rank is appended."""
+"""The variables for the prefix of a rank's file, newer and older name. The rank is appended."""
 ON = ((("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"), "2000"), (("TORCH_NCCL_DUMP_ON_TIMEOUT",), "1"))
-"""What the agent sets. Of two names for one thing a user sets one, and torch reads the newer first."""
+"""The values that the agent sets. If one setting has two names, a user sets one, and torch reads the newer first."""
 
 
 def flight_recorder(environ: Mapping[str, str]) -> dict[str, str]:
-    """What is still to be set so that ranks keep their last 2,000 collectives and write them down where one takes longer than NCCL's time-out.
+    """Return the missing variables for a record of the last 2,000 collectives, which ranks write after NCCL's timeout.
 
-    To be set before the process group is made: `os.environ.update(flight_recorder(os.environ))`. Below Trainyard's agent nothing is
-    missing, and what is set by hand stays as it is. The files are where TRAINYARD_FLIGHT_RECORDER names a folder, which has to be there;
-    else where torch writes them (`/tmp/nccl_trace_rank_0` and so on).
+    Set them before the process group is created: `os.environ.update(flight_recorder(os.environ))`. Under Trainyard's agent nothing is missing, and the
+    user's values stay. The files are in the existing folder TRAINYARD_FLIGHT_RECORDER, or at torch's default (`/tmp/nccl_trace_rank_0` and so on).
     """
     missing = {name: value for names, value in ON if not any(name in environ for name in names) for name in names}
     folder = environ.get(FOLDER)

@@ -1,4 +1,4 @@
-"""How much a step computes, and how much of what the device could compute that is: model FLOPs utilisation.
+"""Count the floating-point operations of a step, and the model FLOPs utilization (MFU) of the device.
 
 Source: A. Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways" (2022), appendix B.
 """
@@ -48,7 +48,7 @@ PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
 """Dense bf16 FLOP/s from the vendors' data sheets (most print the double, "with sparsity"). The first entry whose words all occur in a device's name."""
 
 PARTS = frozenset({"MIG", "Laptop", "D", "Ti"})
-"""A device with such a word in its name has another peak, which the name does not determine."""
+"""The peak of devices with such a word in their name cannot be determined from the name."""
 
 
 def peak(device: str) -> float | None:
@@ -63,12 +63,11 @@ def peak(device: str) -> float | None:
 
 
 def counted(act: Callable[[], Any]) -> int:
-    """The floating-point operations of what `act` does, multiplications and additions each for one.
+    """Count the floating-point operations of `act`: multiplications and additions count one each.
 
-    It is done once, as always, backward included where it is called. What torch knows the formula of is counted: matrix products,
-    convolutions and attention, which is all but a few per cent of a model. Not counted are own kernels (Triton, CUDA) without a formula,
-    and what is in a compiled graph: count before `torch.compile`. What activation checkpointing computes twice counts twice, which makes it hardware utilisation:
-    count without it.
+    It runs once, including a backward pass if it has one. Operations with a formula in torch count: matrix products, convolutions and
+    attention, which is all but a few per cent of a model. Custom kernels (Triton, CUDA) without a formula and compiled graphs do not count: count
+    before `torch.compile`. Recomputation by activation checkpointing counts twice, which gives hardware utilization: count without it.
 
     Raises:
         ValueError: nothing was counted.
@@ -84,13 +83,13 @@ def counted(act: Callable[[], Any]) -> int:
 
 
 def transformer(parameters: int, layers: int, width: int, sequence: int) -> int:
-    """Floating-point operations for each token that a decoder is trained with: 6 N + 12 L H Q T of the source.
+    """Return the floating-point operations per training token of a decoder: 6 N + 12 L H Q T of the source.
 
     Args:
-        parameters: of the model, without embeddings that are only looked up in.
-        layers: how many.
+        parameters: the parameters of the model, without embeddings that are only looked up.
+        layers: the number of layers.
         width: heads x size of a head.
-        sequence: tokens of a sequence.
+        sequence: the tokens of a sequence.
 
     Raises:
         ValueError: a number is not positive.
@@ -103,15 +102,15 @@ def transformer(parameters: int, layers: int, width: int, sequence: int) -> int:
 
 
 def utilisation(flops: float, seconds: float, peak: float) -> float:
-    """The share of its peak that a device computes with.
+    """Return the share of a device's peak that a step reaches.
 
     Args:
-        flops: of a step, on this device.
-        seconds: of a step.
-        peak: FLOP/s.
+        flops: the operations of a step on this device.
+        seconds: the time of a step.
+        peak: the peak of the device in FLOP/s.
 
     Raises:
-        ValueError: one is not a positive number.
+        ValueError: a number is not positive.
     """
     for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
         if not 0 < value < math.inf:

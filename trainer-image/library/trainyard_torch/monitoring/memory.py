@@ -1,4 +1,4 @@
-"""The memory that this process takes, on its device and on the host. Looks, and changes nothing."""
+"""Read the memory of this process on its device and on the host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Bytes: `host`, and on a GPU `allocated` by tensors, `reserved` by torch, and `peak`, the most that tensors have taken.
+    """Return bytes: `host`, and on a GPU `allocated` by tensors, `reserved` by torch, and `peak`, the maximum of `allocated`.
 
     Unknown values are omitted.
     """

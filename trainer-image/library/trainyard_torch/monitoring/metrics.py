@@ -19,7 +19,7 @@ PREFIX = "trainyard_training_"
 
 
 class Sample(NamedTuple):
-    """A value, with those of the metric's labels."""
+    """A value with the values of the metric's labels."""
 
     labels: tuple[str, ...]
     value: float
@@ -30,11 +30,11 @@ class Metric:
     """A metric.
 
     Attributes:
-        name: all of it, unit and `_total` included.
+        name: the full name, including unit and `_total`.
         kind: `counter` or `gauge`.
-        labels: their names.
-        documentation: what it is, in a sentence.
-        samples: what it is now.
+        labels: the label names.
+        documentation: a sentence.
+        samples: the current values.
     """
 
     name: str
@@ -68,7 +68,7 @@ def per_pod(
 
 
 def greatest(values: list[float]) -> float:
-    """The greatest; one that is not a number is greater than all, so that it is seen."""
+    """Return the greatest value. NaN is greater than all, so that it is visible."""
     return next((value for value in values if value != value), max(values))  # noqa: PLR0124 - NaN
 
 

@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 PUBLISH_SECONDS = 1.0
-"""From one reading to the next that others can see."""
+"""The interval between two published snapshots."""
 COMPUTE_PHASES = ("data", "forward")
-"""Phases in which a process waits for no other, with DDP."""
+"""The phases in which a process waits for no other, with DDP."""
 
 
 class Monitor:
-    """To be made by each process once its process group is, and called by the thread that trains.
+    """Measures a training on one process. Create it after the process group, and call it in the training thread.
 
     Args:
         total_steps: the step at which training ends, for the job's status.
-        compute_phases: the phases in which this process does not wait for others, by which stragglers are detected. With FSDP or tensor
+        compute_phases: the phases in which this process does not wait for others, for the detection of stragglers. With FSDP or tensor
             parallelism `("data",)`, since the model itself waits there. If processes do different work (pipeline stages), none.
-        port: on which the pod's local rank 0 serves Prometheus; by default TRAINYARD_METRICS_PORT, or none.
+        port: the port on which the pod's local rank 0 serves Prometheus; by default TRAINYARD_METRICS_PORT, or none.
         profiler: how profiles are made.
-        device: on which the model is; by default the current GPU, or the CPU.
-        peak_flops: FLOP/s of the device, where its name is not known or bf16 is not what is computed in.
+        device: the device of the model; by default the current GPU, or the CPU.
+        peak_flops: the FLOP/s of the device, if its name is not known or the model does not compute in bf16.
 
     Attributes:
-        observers: called in the training thread with a snapshot: each after the steps that are multiples of its number.
+        observers: pairs of an interval in steps and a function. The training thread calls the function with a snapshot.
 
     Raises:
         ValueError: a value is invalid.
@@ -79,7 +79,7 @@ class Monitor:
         self._compute = ComputeTimer(compute_phases, self._device)
         agent_package = agent()
         self._progress: Callable[..., None] = agent_package.progress if agent_package else _no_agent
-        # The agent's package may be an older one, which knows of less, or of nothing but steps.
+        # An older package of the agent may accept fewer values, or steps alone.
         self._measures: Collection[str] = getattr(agent_package, "MEASURED", ())
         self._meter = Meter()
         self._loss, self._grad_norm = DeferredScalars(), DeferredScalars()
@@ -109,12 +109,12 @@ class Monitor:
         self.close()
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """What is done in this `with` is of this phase: data, forward, backward, optimizer, communication, checkpoint, evaluate or compile.
+        """Count the time inside for a phase: data, forward, backward, optimizer, communication, checkpoint, evaluate or compile.
 
         Phases nest, and time counts for the innermost. Everything inside one of the last three belongs to it; the agent then expects no steps.
 
         Raises:
-            ValueError: there is no such phase. It is raised when the phase is entered.
+            ValueError: the phase is unknown. It is raised when the phase is entered.
         """
         return Phase(name, self._meter, self._profiler, self._compute, self._progress)
 
@@ -128,20 +128,20 @@ class Monitor:
         loss_share: float = 1.0,
         grad_norm: float | torch.Tensor | None = None,
     ) -> None:
-        """This step is done. To be called by each process after each one.
+        """Record a finished step. Each process calls it after each step.
 
         Args:
-            step: its number, from 0 on.
-            samples: samples of this process in the step. Processes that work on the same ones (tensor parallelism) pass their
-                share, or one of them passes all: sums over processes have to be right.
+            step: the number of the step, from 0 on.
+            samples: the samples of this process in the step. Processes that share samples (tensor parallelism) pass their share, or one
+                of them passes all: the sum over processes must be correct.
             tokens: as for samples.
-            loss: of this process. A tensor on a GPU is read asynchronously: it is reported some steps later.
-            loss_share: what it counts for in the mean over the processes: their share of the samples over the usual one.
-            grad_norm: of the whole gradient, as `clip_grad_norm_` returns it; read like the loss.
+            loss: the loss of this process. A tensor on a GPU is read asynchronously, and reported some steps later.
+            loss_share: its weight in the mean over the processes: their share of the samples, relative to the mean.
+            grad_norm: the norm of the whole gradient, as `clip_grad_norm_` returns it; read like the loss.
 
         Raises:
             TypeError: `step`, `samples` or `tokens` is not an integer.
-            ValueError: a number is negative, or a tensor is not one number.
+            ValueError: a number is negative, or a tensor does not have exactly one element.
         """
         # numpy's integers cannot be written as JSON.
         step, samples, tokens = operator.index(step), operator.index(samples), operator.index(tokens)
@@ -185,7 +185,7 @@ class Monitor:
         self._loss_not_finite = not_finite
 
     def record_checkpoint(self, step: int, seconds: float) -> None:
-        """Record that a checkpoint of this step was committed, and how long that took. Call it on rank 0, from any thread; `Loop` does so.
+        """Record that a checkpoint of this step was committed, and its duration. Call it on rank 0, from any thread; `Loop` does so.
 
         Raises:
             TypeError: `step` is not an integer.
@@ -214,7 +214,7 @@ class Monitor:
         self._flops = flops
 
     def snapshot(self) -> RankMetrics:
-        """What is known now of this process."""
+        """Return the current metrics of this process."""
         throughput, totals, seen = self._meter.throughput(), self._meter.totals, self._profiler.communication
         stored = self._checkpoint
         mfu = None
@@ -247,7 +247,7 @@ class Monitor:
         )
 
     def close(self) -> None:
-        """The training is over: the endpoint ends, and a trace that is being written is waited for."""
+        """Stop the endpoint, and wait for a trace that is being written."""
         self._profiler.close()
         if self._end:
             self._end()
@@ -256,7 +256,7 @@ class Monitor:
             self._metrics_store.close()
 
     def _publish(self) -> RankMetrics | None:
-        """What others can see, where it is time for it to be new."""
+        """Publish a new snapshot if the interval has passed, and return it."""
         now = time.monotonic()
         if now < self._publish_at:
             return None
@@ -267,12 +267,12 @@ class Monitor:
         return self._published
 
     def _measured(self, snapshot: RankMetrics) -> dict[str, float]:
-        """As much of it as the agent's package has names for."""
+        """Return the measurements that the agent's package knows."""
         found = snapshot.measured
         return {name: found[name] for name in found if name in self._measures}
 
     def _pod_metrics(self) -> list[RankMetrics]:
-        """In a thread of the endpoint's."""
+        """Return the metrics of all ranks of the pod. The endpoint's thread calls it."""
         mine = [self._published] if self._published else []
         return mine + (self._metrics_store.others() if self._metrics_store else [])
 

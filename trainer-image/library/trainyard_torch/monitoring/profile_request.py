@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 SIGNAL = signal.SIGUSR2
-"""The agent does not use this signal itself, and forwards it."""
+"""The agent forwards this signal, and does not use it itself."""
 POLL_SECONDS = 1.0
 MAX_BYTES = 1024
 MAX_STEPS = 1000
 
 
 class ProfileRequest(NamedTuple):
-    """What is asked for.
+    """A request for a profile.
 
     Attributes:
-        steps: how many are to be profiled.
-        ranks: which ones are to do it; None: all.
+        steps: the number of steps to profile.
+        ranks: the ranks to profile; None: all.
     """
 
     steps: int
@@ -34,7 +34,7 @@ class ProfileRequest(NamedTuple):
 
 
 def parse(text: str, steps: int) -> ProfileRequest:
-    """Parse `steps=5 ranks=0,3 id=anything`. Each part is optional; the default of `steps` is given.
+    """Parse `steps=5 ranks=0,3 id=anything`. Each part is optional; the default of `steps` is an argument.
 
     Raises:
         ValueError: a part or its value is invalid.
@@ -54,12 +54,12 @@ def parse(text: str, steps: int) -> ProfileRequest:
 
 
 class ProfileRequests:
-    """What was asked for and not been taken yet; several requests in the meantime are one.
+    """The requests that were not taken yet; several of them are taken as one.
 
     Args:
-        steps: default for requests without a number.
+        steps: the default for requests without a number.
         file: the path to watch; None: none. Its initial content is ignored: an earlier attempt has seen it.
-        clock: seconds, that never go back.
+        clock: returns seconds of a monotonic clock.
     """
 
     def __init__(self, steps: int, file: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +72,7 @@ class ProfileRequests:
         self._listening = False
 
     def listen(self) -> None:
-        """Take SIGUSR2 for a request from now on, unless the program has use for it itself. Only the main thread can."""
+        """Accept SIGUSR2 as a request from now on, unless the program handles it. Only the main thread can."""
         if signal.getsignal(SIGNAL) not in {signal.SIG_DFL, signal.SIG_IGN}:
             logger.warning("no profile is made at SIGUSR2: the program handles that signal itself")
             return
@@ -83,13 +83,13 @@ class ProfileRequests:
             logger.warning("no profile is made at SIGUSR2: only a program's main thread can listen to signals")
 
     def close(self) -> None:
-        """Hear nothing any more. The signal is then ignored: by default it would end the process."""
+        """Accept no more requests. The signal is then ignored: its default action would terminate the process."""
         if self._listening:
             signal.signal(SIGNAL, signal.SIG_IGN)
             self._listening = False
 
     def take(self) -> ProfileRequest | None:
-        """What was asked for since this was called last. To be called after each step: it costs less than a microsecond."""
+        """Return the request since the last call, if any. Call it after each step: it takes less than a microsecond."""
         now = self._clock()
         if self._file is not None and now - self._looked >= POLL_SECONDS:
             self._looked = now
@@ -129,7 +129,7 @@ class ProfileRequests:
         if self._file is None:
             return ""
         try:
-            # Reading must not block, whatever the file is.
+            # Reading must not block, whatever kind of file it is.
             file = os.open(self._file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return ""

@@ -1,4 +1,4 @@
-"""Profiles of a few steps, on demand: torch's own to a trace file, or Nsight Systems' where the program runs under it. Must not end a training."""
+"""Profile a few steps on demand: torch's profiler with a trace file, or Nsight Systems if the program runs under it. Never ends a training."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 FOLDER, FILE = "TRAINYARD_PROFILE_FOLDER", "TRAINYARD_PROFILE_FILE"
 UNDER_NSIGHT = "NSYS_PROFILING_SESSION_ID"
-"""Set by Nsight Systems for the programs that it runs. torch's profiler and it cannot both have the device's events."""
+"""A variable of programs that run under Nsight Systems. It and torch's profiler cannot both receive the device's events."""
 DEFAULT_STEPS = 3
 WRITE_TIMEOUT_SECONDS = 60.0
-"""That the end of a program waits for a trace that is being written."""
+"""The longest time that the exit of a program waits for a trace to be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class ProfilerConfig:
     """How profiles are made.
 
     Attributes:
-        folder: for traces; by default TRAINYARD_PROFILE_FOLDER, or `trainyard-profile` in the folder for temporary files.
+        folder: the folder for traces; by default TRAINYARD_PROFILE_FOLDER, or `trainyard-profile` in the temporary folder.
         file: the path to watch for requests; by default TRAINYARD_PROFILE_FILE, or none.
-        steps: of a profile whose request has no number.
+        steps: the length of a profile whose request has no number.
         sample_every: profile every n-th step for the share of communication; 0: only on request.
-        signal: whether SIGUSR2 asks for a profile.
+        signal: whether SIGUSR2 requests a profile.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     folder: Path | None = None
@@ -66,22 +66,22 @@ class Window(Protocol):
     """A profile that is being made."""
 
     def step(self) -> bool:
-        """A step is done. Whether it was the last of this profile."""
+        """Record a finished step. Return whether it was the last of this profile."""
 
     def marked(self, phase: str) -> AbstractContextManager[object]:
-        """In which what is done is shown under this name."""
+        """Return a context whose content is shown under this name."""
 
     def abandon(self) -> None:
-        """The training ends before the profile does."""
+        """Stop the profile before its end: the training ends."""
 
 
 class TorchWindow(Window):
-    """By torch's profiler. The first step is not in it: starting takes its time."""
+    """A profile by torch's profiler. Its first step is not included: starting takes time."""
 
     def __init__(self, steps: int, done: Callable[[profile], None]) -> None:
         # gpu-only: kernels in a profile
         kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-        # There is no public way to ask. A second profile is not refused: it makes the end of the first one fail, in the program.
+        # There is no public way to ask. A second profile is not refused: it makes the end of the first one fail in the program.
         if getattr(torch.autograd, "_profiler_enabled", bool)():
             raise RuntimeError("the program makes a profile of its own")
         self._left, self._done = steps + 1, done
@@ -134,11 +134,11 @@ class NsightWindow(Window):
 
 
 class Profiler:
-    """Makes the profiles that are asked for, one after the other. Used by one thread.
+    """Makes the requested profiles one after the other. Used by one thread.
 
     Args:
-        config: how.
-        rank: this process's.
+        config: how profiles are made.
+        rank: the rank of this process.
         environ: the environment.
     """
 
@@ -154,10 +154,10 @@ class Profiler:
         self._window: Window | None = None
         self._writer: threading.Thread | None = None
         self.communication: Communication | None = None
-        """As it was in the steps that were looked at last; None before the first."""
+        """The communication shares of the last profile; None before the first."""
 
     def marked(self, phase: str) -> AbstractContextManager[object] | None:
-        """In which what is done is shown under this name; None where no profile is being made."""
+        """Return a context whose content is shown under this name; None if no profile is being made."""
         return self._window.marked(phase) if self._window else None
 
     def step(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Context parallel: each sequence spread over processes, which pass keys and values round for attention. Torch's own, and still a prototype there."""
+"""Context parallel: shard each sequence over processes that pass keys and values in a ring. Uses torch's implementation, a prototype."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ if TYPE_CHECKING:
 
 @contextmanager
 def context_parallel(mesh: DeviceMesh, tensors: Sequence[torch.Tensor], dimensions: Sequence[int]) -> Iterator[None]:
-    """Inside, each tensor is this process's part of the sequences, and `torch.nn.functional.scaled_dot_product_attention` knows of the rest.
+    """Shard sequences inside: each tensor is this process's part, and `torch.nn.functional.scaled_dot_product_attention` uses the rest.
 
-    Forward and backward pass both belong inside. All that has a sequence dimension is to be named: inputs, targets, and buffers such as
-    positions; they are split in place, and restored at the end. The loss is then the mean of this process's part; gradients are
-    averaged over the parts by `replicate` or `shard`, as they are over samples. Attention must be called as
-    `torch.nn.functional.scaled_dot_product_attention`, causal (so are the parts cut that each has as much to do).
-    With one process in `mesh["context"]` nothing is done. Source: Liu et al. 2023, Ring attention.
+    Both the forward and the backward pass belong inside. Pass all tensors with a sequence dimension: inputs, targets, and buffers such as positions.
+    They are split in place, and restored at the end. The loss is then the mean of this process's part; `replicate` or `shard` average the
+    gradients over the parts, as over samples. Attention must be causal `torch.nn.functional.scaled_dot_product_attention`, since the parts
+    are cut so that each has equal work. With one process in `mesh["context"]`, nothing changes. Source: Liu et al. 2023, Ring attention.
 
     Args:
-        mesh: that of `Parallelism.mesh`.
-        tensors: no parameters.
+        mesh: the mesh of `Parallelism.mesh`.
+        tensors: tensors other than parameters.
         dimensions: the sequence dimension of each.
 
     Raises:
-        ValueError: there are not as many dimensions as tensors, a length is not divided by twice the context degree, or the mesh is of CPUs.
+        ValueError: the numbers of dimensions and tensors differ, a length is not divisible by twice the context degree, or the mesh is of CPUs.
     """
     degree = size(mesh, "context")
     if len(tensors) != len(dimensions):

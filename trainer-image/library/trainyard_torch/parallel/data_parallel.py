@@ -1,4 +1,4 @@
-"""Data parallel: a full model on each process, with averaged gradients (DDP). Sharing the samples is the loader's task."""
+"""Data parallel: a full model on each process, with averaged gradients (DDP). The loader shards the samples."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ class Replicated(DistributedDataParallel):  # type: ignore[misc]  # torch is the
 
     @property
     def passes(self) -> bool:
-        """Whether it is nothing but the model itself."""
-        # On a GPU, DDP moves inputs there.
+        """Whether the wrapper only calls the model."""
+        # On a GPU, DDP moves inputs to it.
         return not self.device_ids and alone(self)
 
     @override
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """As the model's."""
+        """Call the model."""
         return self.module(*inputs, **kwargs) if self.passes else super().forward(*inputs, **kwargs)
 
 
 def alone(model: DistributedDataParallel) -> bool:
     """Return whether DDP has a single process and no communication hook, so that it has nothing to do."""
-    # Private, and the only way to see whether there is a hook, which may count, or remember.
+    # Private, and the only way to detect a hook, which may have side effects.
     return model.process_group.size() == 1 and not getattr(model, "_comm_hooks", True)
 
 
 def replicate(
     model: nn.Module, mesh: DeviceMesh, *, bucket_cap_mb: float = 25.0, find_unused_parameters: bool = False
 ) -> DistributedDataParallel:
-    """The model, its gradients averaged over the processes of the mesh during the backward pass; parameters are rank 0's at first.
+    """Return the model with gradients averaged over the processes of the mesh in the backward pass. Rank 0's parameters are used.
 
-    Works with `Pipeline` (each stage is wrapped) and with context parallel. With one process it averages over itself alone.
+    Works with `Pipeline` (each stage is wrapped) and with context parallel. With one process there is nothing to average.
     Source: Li et al. 2020, PyTorch Distributed.
 
     Args:
-        model: on this process's device.
-        mesh: that of `Parallelism.mesh`.
+        model: the model on this process's device.
+        mesh: the mesh of `Parallelism.mesh`.
         bucket_cap_mb: MiB of gradients per all-reduce: small buckets start earlier, large ones cost less in total.
-        find_unused_parameters: whether some parameters may have no gradient in a step; to look for them costs a walk over the graph in each.
+        find_unused_parameters: whether some parameters may have no gradient in a step. The search walks the graph in each step.
 
     Raises:
         ValueError: parameters are sharded already, no parameter requires a gradient, or a number is out of range.
@@ -59,7 +59,7 @@ def replicate(
         raise ValueError(f"bucket_cap_mb must be positive, not {bucket_cap_mb}")
     spread = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
     if spread:
-        # DDP would turn them into local tensors: norms, checkpoints and optimizers could no longer tell the shards apart.
+        # DDP would turn them into local tensors: norms, checkpoints and optimizers could no longer recognize the shards.
         raise ValueError(
             f"DDP cannot average parameters that are spread over processes ({spread[0]}): use shard, with reshard_after_forward=False for little traffic"
         )

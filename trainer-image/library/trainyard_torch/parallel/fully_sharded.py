@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer states sharded over the data-parallel processes (FSDP2). The caller names the model's blocks."""
+"""Shard parameters, gradients and optimizer states over the data-parallel processes (FSDP2). The caller names the model's blocks."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def shard(
     cpu_offload: bool = False,
     mixed_precision: MixedPrecisionPolicy | None = None,
 ) -> M:
-    """The same model, each of its parameters spread over the data-parallel processes; where the mesh has copies, these are averaged (HSDP).
+    """Return the model with each parameter sharded over the data-parallel processes. Copies in the mesh are averaged (HSDP).
 
     The parameters become DTensors: create the optimizer afterwards. Call `tensor_parallel` before, not afterwards.
     Source: Zhao et al. 2023, PyTorch FSDP; Rajbhandari et al. 2020, ZeRO.
 
     Args:
-        model: on this process's device, where the first process's values count; or elsewhere, such as on the meta device, to be filled or
-                synchronized by the caller.
-        mesh: that of `Parallelism.mesh`.
-        blocks: the modules that are gathered as units, such as the layers of a transformer; all other parameters are gathered with the
-            model. Empty: the model is one unit, which saves memory only between steps.
-        reshard_after_forward: True, a block is given up after its forward pass and gathered again for backward (known as ZeRO-3: half as much traffic again);
-            False, it is kept until then (known as ZeRO-2).
-        cpu_offload: whether parameters, gradients and optimizer states live in the memory of the host. The process group then needs gloo for
-                the CPU in addition to nccl ("cpu:gloo,cuda:nccl"), since the gradient norm is computed there.
-        mixed_precision: in which types to compute and to average; None: the parameters' own. On CPUs averages are formed in float64.
+        model: the model on this process's device, where the first process's values are used; or elsewhere, such as on the meta device, to be
+            filled or synchronized by the caller.
+        mesh: the mesh of `Parallelism.mesh`.
+        blocks: the modules that are gathered as units, such as the layers of a transformer. Other parameters are gathered with the model.
+            Empty: the model is one unit, which saves memory only between steps.
+        reshard_after_forward: True: a block is freed after its forward pass and gathered again for backward (ZeRO-3: 1.5 times the traffic).
+            False: it is kept until then (ZeRO-2).
+        cpu_offload: whether parameters, gradients and optimizer states are in host memory. The process group then needs gloo for the CPU in
+            addition to nccl ("cpu:gloo,cuda:nccl"), since the gradient norm is computed there.
+        mixed_precision: the types of computation and reduction. None: the parameters' own types. On CPUs, averages are computed in float64.
 
     Raises:
         ValueError: a block is not part of the model, has no forward, or is sharded already; two blocks share a parameter; or
@@ -60,7 +60,7 @@ def shard(
     policy = mixed_precision or MixedPrecisionPolicy()
     if mesh.device_type == "cpu":
         enable_fsdp_on_cpu()
-        # Gloo refuses to average float32 and bfloat16, or silently sums them (pytorch issue 162338); float64 is divided by FSDP itself.
+        # Gloo refuses to average float32 and bfloat16, or silently sums them (pytorch issue 162338). FSDP itself divides float64.
         policy = replace(policy, reduce_dtype=torch.float64)
     # Copies that start from different values would stay different: only gradients are averaged.
     sync_initial_parameters(model, submesh(mesh, "gradients"))
@@ -77,7 +77,7 @@ def shard(
 
 
 def _inner_first(model: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """The blocks as FSDP wants them: those within another one before it."""
+    """Return the blocks in the order that FSDP needs: a nested block before the outer one."""
     names = {module: name for name, module in model.named_modules()}
     for block in blocks:
         if block is model or block not in names:
