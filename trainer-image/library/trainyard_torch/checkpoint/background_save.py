@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 REPORTED_ERRORS = (CheckpointException, RankFailedError, StoreError)
-"""Errors that all processes have learned of through the process group, which therefore stays usable."""
+"""Errors that all processes have received through the process group, which therefore stays usable."""
 
 
 class BackgroundSave:
     """One checkpoint, from the moment when its state is copied.
 
     Args:
-        write: does it, in a thread; asks `check` now and then, and sets `in_memory` and `memory_error`.
-        store: where it goes.
-        seconds: in which it is to be done, or `check` ends it.
+        write: writes it, in a thread. It calls `check` regularly, and sets `in_memory` and `memory_error`.
+        store: the store of the checkpoint.
+        seconds: the timeout after which `check` ends the save.
         give_up_seconds: seconds from now until the save is abandoned, whatever its thread does.
 
     Attributes:
-        in_memory: whether it is in memory.
+        in_memory: whether the checkpoint is in memory.
         memory_error: why it is not.
     """
 
@@ -49,7 +49,7 @@ class BackgroundSave:
         # A new thread starts with GPU 0 as its current device; this process may use another one.
         # gpu-only: the device of the thread that saves
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-        # It does not keep the process alive, whatever the store does.
+        # A daemon thread: it does not keep the process alive, whatever the store does.
         threading.Thread(target=self._run, args=(write, device), name="checkpoint", daemon=True).start()
 
     def done(self) -> bool:
@@ -57,16 +57,16 @@ class BackgroundSave:
         return self._answer.done() or time.monotonic() >= self._began + self._give_up_seconds
 
     def ended(self) -> bool:
-        """Whether its thread is gone."""
+        """Return whether the thread has ended."""
         return self._answer.done()
 
     def check(self) -> None:
-        """Raises StoreError where it is not to go on."""
+        """Raise StoreError if the save must not continue."""
         if self._left or time.monotonic() - self._began > self._seconds:
             raise StoreError(f"it was not done after {self._seconds:g} s, and is abandoned")
 
     def outcome(self) -> Outcome:
-        """What became of it. Waits for that, until its time is over; it is left behind then, and commits nothing any more."""
+        """Wait for the save, and return its outcome. After its timeout it is abandoned, and commits nothing any more."""
         rest = max(0.0, self._began + self._give_up_seconds - time.monotonic())
         if not wait([self._answer], rest).done:
             self._left = True

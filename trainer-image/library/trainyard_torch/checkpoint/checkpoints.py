@@ -1,4 +1,4 @@
-"""The checkpoints of a training, as its program uses them: load the best one, save when due, without blocking the training."""
+"""Load the best checkpoint, and save checkpoints when due, without blocking the training."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ SLOW_SECONDS = 600.0
 
 
 class Checkpoints:
-    """To be made, and its methods to be called, by all processes of the training at the same time.
+    """The checkpoints of a training. All processes create it and call its methods at the same time.
 
     Args:
         url: the folder of all checkpoints of this training: a path that all processes share, or `s3://bucket/folder` and the like.
-        policy: when they are made, which stay, and how long the store is waited for.
-        mesh: how the processes are laid out: `training.mesh`. What is in memory is taken up in the same layout alone.
-        job_attempt: job and attempt of this process, so that a stale process cannot commit; by default from the operator's environment variables.
-        options: for fsspec's file system.
+        policy: when checkpoints are made, which are kept, and the timeouts of the store.
+        mesh: the layout of the processes: `training.mesh`. Checkpoints in memory can only be loaded in the same layout.
+        job_attempt: the job and attempt of this process, so that a stale process cannot commit. By default from the operator's variables.
+        options: options for fsspec's file system.
 
     Attributes:
         url: the folder.
-        attempt: the number of this attempt in the folder, from 1 on; 0 before `load`.
-        newest: the checkpoint in the store that was made last, or that `load` found. Rank 0 alone knows what was made.
-        observers: called on rank 0, in a background thread, with the manifest of each committed checkpoint and `url`. They must not raise.
-        failures: number of checkpoints that could not be stored since this process started.
+        attempt: the number of this attempt in the folder, at least 1; 0 before `load`.
+        newest: the newest checkpoint in the store, made or loaded. Only rank 0 knows of new ones.
+        observers: functions that a background thread of rank 0 calls with the manifest of each committed checkpoint and `url`. They must
+            not raise.
+        failures: the number of checkpoints that could not be stored since this process started.
 
     Raises:
         StoreError: there is no such store.
@@ -65,7 +66,7 @@ class Checkpoints:
         self._policy = policy or CheckpointPolicy()
         self._mesh = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False)) if mesh else {}
         self._store = Store(url, timeout_seconds=self._policy.operation_timeout_seconds, **options)
-        # One process may wait for its thread up to the limit while the others wait for it. torch's default is half an hour.
+        # One process may wait for its thread up to the limit, while the others wait for it. torch's default is half an hour.
         self._communicator = Communicator(max(1800.0, 2 * self._policy.give_up_seconds))
         self._background = Communicator(self._policy.give_up_seconds)
         self._history = History(self._store, job_attempt or JobAttempt.of(os.environ))
@@ -84,20 +85,20 @@ class Checkpoints:
 
     @property
     def policy(self) -> CheckpointPolicy:
-        """When they are made, and which are kept."""
+        """When checkpoints are made, and which are kept."""
         return self._policy
 
     @property
     def stall_seconds(self) -> float:
-        """Seconds for which the last checkpoint blocked training; 0 before the first."""
+        """The seconds for which the last checkpoint blocked training; 0 before the first."""
         return self._schedule.stall_seconds
 
     def load(self, state: Mapping[str, Any]) -> Manifest | None:
         """Load the best usable checkpoint into `state`, and start this attempt from there. Return None if there is no checkpoint yet.
 
         Args:
-            state: state dicts, or objects with `state_dict` and `load_state_dict`, by name; as given to `save`. Tensors are filled in
-                    place, whatever world size or parallelism they were saved from.
+            state: state dicts, or objects with `state_dict` and `load_state_dict`, by name; as passed to `save`. Tensors are filled in place,
+                from any world size or parallelism.
 
         Raises:
             NoUsableCheckpointError: there are checkpoints, and all of them are broken.
@@ -121,13 +122,13 @@ class Checkpoints:
         return manifest
 
     def should_save(self, step: int) -> Tier | None:
-        """Whether a checkpoint is to be saved after this step, and where: the same answer on all. To be asked after each step.
+        """Return whether a checkpoint is due after this step, and where: the same answer on all processes. Call it after each step.
 
-        By time, no checkpoint is due while the last one is still being written; rank 0 decides one step ahead, so that no process waits for the
-        answer. By the number of the step it is due in any case, and `save` waits for the last one.
+        A time interval makes no checkpoint due while the last one is being written. Rank 0 decides one step ahead, so that no process waits for the
+        answer. A step interval always makes it due, and `save` waits for the last one.
         """
         answer = max(self._communicator.poll(), self._schedule.due_at_step(step) or 0)
-        # What is saved now is under way then.
+        # The broadcast of this save's interval has started.
         self._communicator.broadcast_async(0 if answer else self._due_next(step + 1))
         return Tier(answer) if answer else None
 
@@ -143,15 +144,15 @@ class Checkpoints:
     ) -> None:
         """Save the current `state`. Return as soon as it is copied; the rest happens in the background. A saved step is not saved twice.
 
-        A checkpoint that could not be written is logged and counted, and training continues; the next one is tried when due. One that
-        is still being written is waited for first, and one that hangs is given up: after `CheckpointPolicy.give_up_seconds` seconds at most.
+        A checkpoint that could not be written is logged and counted, and training continues; the next one is tried when due. A pending
+        checkpoint is waited for first, and abandoned after `CheckpointPolicy.give_up_seconds` seconds if it hangs.
 
         Args:
-            step: the last step that is in it.
+            step: the last step in the checkpoint.
             state: as for `load`, which must be called first.
-            data: position in the data (`Batches.state`).
-            metrics: numbers by which checkpoints are compared; what is None is not known, and left out.
-            tier: where it goes. What is for the memory alone is left out for a while after that has failed.
+            data: the position in the data (`Batches.state`).
+            metrics: numbers by which checkpoints are compared. None values are unknown, and omitted.
+            tier: where the checkpoint goes. After a failure, checkpoints for memory alone are skipped for a while.
             wait: return only when the checkpoint is stored; needed before the program exits.
 
         Raises:
@@ -159,7 +160,7 @@ class Checkpoints:
             StaleAttemptError: a later attempt has started, now or while the last one was written: this process must exit.
             RuntimeError: `load` was not called.
             ValueError: `tier` is MEMORY and the policy keeps none there; a metric is not a number; or there is a checkpoint of a later step,
-                from which the next start would go on.
+                from which the next start would continue.
         """
         self._check_save(step, tier)
         compared = _numbers(metrics or {})
@@ -170,7 +171,7 @@ class Checkpoints:
             # It is stored already. While it is replaced, there would be neither.
             return
         if self._given_up == step:
-            # A part of it may still be written, and would mix with the files of a second try.
+            # A part of it may still be written, and would mix with the files of a second attempt.
             if wait:
                 raise CheckpointSaveError(f"the checkpoint of step {step} was abandoned, and is not tried again")
             return
@@ -188,7 +189,7 @@ class Checkpoints:
             self._finish_last(strict=True)
 
     def close(self) -> None:
-        """Wait until the last one is stored. Raises as `save` with `wait` does."""
+        """Wait until the last checkpoint is stored. Raises as `save` with `wait` does."""
         self._finish_last(strict=True)
 
     def _check_save(self, step: int, tier: Tier) -> None:
@@ -232,14 +233,14 @@ class Checkpoints:
         return self._history.attempt, self._history.mark, self._history.past()
 
     def _clear_memory(self, memory: Memory, name: Name | None) -> None:
-        """In memory, only this one is needed any more."""
+        """Remove all checkpoints in memory except this one."""
         try:
             self._communicator.run_on_all(lambda: memory.keep(name))
         except RankFailedError as error:
             self._record_memory_outcome(Outcome(memory_error=str(error)))
 
     def _due_next(self, step: int) -> int:
-        """On rank 0 it counts."""
+        """On rank 0, count the checkpoint."""
         now = time.monotonic()
         if self._pending is None or self._pending.done():
             return self._schedule.due_by_time(now, step) or 0
@@ -252,7 +253,7 @@ class Checkpoints:
         return 0
 
     def _stored(self, manifest: Manifest) -> None:
-        """On rank 0, in the thread of the checkpoint."""
+        """On rank 0, in the thread of the checkpoint: call the observers."""
         self.newest = manifest
         for observe in self.observers:
             observe(manifest, self.url)
@@ -261,7 +262,7 @@ class Checkpoints:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        # All have to take it for the same: what is saved next, and by which group, hangs on it.
+        # All processes must agree on the outcome: it decides what is saved next, and by which group.
         outcome = agreed(self._communicator.gather(pending.outcome()))
         if outcome.broken:
             background, self._background = self._background, Communicator(self._policy.give_up_seconds)
@@ -303,7 +304,7 @@ class Checkpoints:
 
 
 def _numbers(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """As they can be written down. Raises ValueError: one is not a number."""
+    """Return the metrics as floats. Raises ValueError if one is not a number."""
     found: dict[str, float] = {}
     for name, value in metrics.items():
         if value is not None:

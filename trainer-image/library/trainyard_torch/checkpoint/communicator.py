@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class RankFailedError(Exception):
-    """A function failed on at least one process. The message holds each error with its rank.
+    """A function failed on at least one process. The message has each error with its rank.
 
     Attributes:
-        kinds: the names of the classes of what was raised.
+        kinds: the names of the exception classes.
     """
 
     def __init__(self, text: str, kinds: set[str]) -> None:
@@ -33,14 +33,14 @@ class Communicator:
     """The processes of the default group, or only this one if there is no group. Create it on all processes at the same time.
 
     Args:
-        timeout: seconds for which they wait for each other; by default torch's half an hour.
-        borrow: use the default group itself if it has gloo: for a few exchanges in the training thread. A separate group
-            own stays until the program ends, as torch's destructor may wait for ever.
+        timeout: the seconds that they wait for each other; by default torch's half an hour.
+        borrow: use the default group itself if it has gloo, for a few exchanges in the training thread. A separate group stays until the
+            program ends, since torch's destructor may block for ever.
 
     Attributes:
-        rank: from 0 on.
-        world_size: how many there are.
-        group: what torch.distributed.checkpoint takes; None where there is no other process.
+        rank: the rank, from 0 on.
+        world_size: the number of processes.
+        group: the group for torch.distributed.checkpoint; None if there is no other process.
     """
 
     def __init__(self, timeout: float | None = None, *, borrow: bool = False) -> None:
@@ -56,7 +56,7 @@ class Communicator:
         self._throttle = Throttle()
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all processes, by rank. A collective: all processes have to call it."""
+        """Return the values of all processes by rank. A collective: all processes must call it."""
         if self.group is None:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -64,10 +64,10 @@ class Communicator:
         return values
 
     def run_on_rank0(self, act: Callable[[], T]) -> T:
-        """What rank 0 found when it did this, alone.
+        """Call a function on rank 0 alone, and return its result on all processes.
 
         Raises:
-            Exception: rank 0 raised it: the same one on all.
+            Exception: the exception of rank 0, on all processes.
         """
         found: T | None = None
         wrong: Exception | None = None
@@ -85,7 +85,7 @@ class Communicator:
         return found
 
     def run_on_all(self, act: Callable[[], T]) -> list[T]:
-        """What all of them found when each did this, by rank.
+        """Call a function on each process, and return all results by rank.
 
         Raises:
             RankFailedError: the function failed on some process. All get the same message; `kinds` holds the exception classes.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.store import Store
 
 LATEST = "LATEST"
-"""The file that holds the name of the newest checkpoint's folder, for people and for other programs."""
+"""The file with the name of the newest checkpoint's folder, for people and for other programs."""
 CLAIMS = "attempts"
 MOST_ATTEMPTS = 999_999
 CLAIM = re.compile(r"(\d{6})-([0-9a-f]{8})\.json")
@@ -31,17 +31,17 @@ class StaleAttemptError(Exception):
 
 
 class History:
-    """The checkpoints in a store, as one attempt sees them. One process of the training uses it, rank 0.
+    """The checkpoints in a store, as one attempt sees them. Only rank 0 uses it.
 
     Args:
-        store: the folder of all of them.
-        job_attempt: job and attempt of this process.
+        store: the folder of all checkpoints.
+        job_attempt: the job and attempt of this process.
 
     Attributes:
-        attempt: the number of this attempt in the store; 0 before it has made its claim.
+        attempt: the number of this attempt in the store; 0 before its claim.
         mark: random text that identifies this attempt's claim; "" before `begin`.
 
-    All methods raise StoreError where the store cannot be used.
+    All methods raise StoreError if the store cannot be used.
     """
 
     def __init__(self, store: Store, job_attempt: JobAttempt | None = None) -> None:
@@ -54,7 +54,7 @@ class History:
         return self.counting(self._names())
 
     def counting(self, names: Iterable[Name]) -> list[Name]:
-        """Those of these checkpoints that this attempt may resume from, wherever they are, the best first."""
+        """Return those of these checkpoints that this attempt may resume from, the best first, wherever they are stored."""
         # This attempt's own claim counts too: checkpoints that it skipped, and what others wrote after them, are excluded.
         return usable(names, self.claims(), 1 + (self.attempt or self._next()))
 
@@ -68,7 +68,7 @@ class History:
         return text is not None and (name is None or bool(self.counting([name])))
 
     def claims(self) -> list[Claim]:
-        """Those of all attempts so far."""
+        """Return the claims of all attempts so far."""
         return [self._claim(file) for file in self._files()]
 
     def past(self) -> tuple[float, int]:
@@ -76,7 +76,7 @@ class History:
         return past(self.claims(), self._who, time.time())
 
     def listed(self, name: Name) -> Manifest:
-        """The manifest of a checkpoint that has all its files in their sizes. Raises CorruptCheckpointError, with what is wrong, where it has not."""
+        """Return the manifest of a checkpoint whose files all exist with their sizes. Raises CorruptCheckpointError with the difference otherwise."""
         manifest = self._manifest(name)
         for path, expected in manifest.files.items():
             size = self._store.size(f"{name}/{path}")
@@ -118,7 +118,7 @@ class History:
         self._write_claim({"base": str(base) if base else None})
 
     def commit(self, manifest: Manifest) -> None:
-        """All files of this checkpoint are stored: from now on it is one.
+        """Commit a checkpoint: all its files are stored.
 
         Raises:
             StaleAttemptError: a later attempt has started.
@@ -130,7 +130,7 @@ class History:
         self._store.write(LATEST, f"{manifest.name}\n".encode())
 
     def tidy(self, keep: Retention) -> list[Name]:
-        """Remove what is not kept any more, and what was never finished though something newer is. Returns what was removed.
+        """Remove checkpoints that are not kept, and unfinished ones older than a finished one. Return the removed ones.
 
         Raises:
             StaleAttemptError: a later attempt has started, and may need what this one would remove.
@@ -197,7 +197,7 @@ class History:
 
 
 def verify(store: Store, manifest: Manifest, paths: Iterable[str]) -> None:
-    """Raises CorruptCheckpointError where one of these files has another content than when it was written. Reads all of them."""
+    """Verify the content of all these files by reading them. Raises CorruptCheckpointError if one has changed."""
     for path in paths:
         if store.measure(f"{manifest.name}/{path}") != manifest.files[path]:
             raise CorruptCheckpointError(f"{path} was changed after it was written: its checksum is another one")

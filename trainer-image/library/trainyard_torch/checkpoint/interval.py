@@ -1,4 +1,4 @@
-"""How often a checkpoint is worth its price. Pure.
+"""Compute the checkpoint interval with the lowest cost. Pure.
 
 Sources:
     J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974).
@@ -11,19 +11,19 @@ import math
 from dataclasses import dataclass
 
 USUAL_FAILURE_SECONDS = 3 * 3600.0
-"""Between two failures, before any was seen: about what large clusters report (2.7 to 8 hours)."""
+"""The seconds between two failures before any was observed: about what large clusters report (2.7 to 8 hours)."""
 LEAST_SECONDS, MOST_SECONDS = 10.0, 3600.0
 
 
 def daly(stall: float, between_failures: float) -> float:
-    """Seconds of training from one checkpoint to the next that cost least in all.
+    """Return the seconds of training between two checkpoints with the lowest total cost.
 
     Args:
-        stall: seconds for which one checkpoint blocks training.
-        between_failures: seconds from one failure to the next, on average.
+        stall: the seconds for which one checkpoint blocks training.
+        between_failures: the mean seconds between two failures.
 
     Raises:
-        ValueError: one is not a positive number.
+        ValueError: a number is not positive.
     """
     if not (0 < stall < math.inf and 0 < between_failures < math.inf):
         raise ValueError(f"stall and between_failures must be positive, got {stall} and {between_failures} seconds")
@@ -39,11 +39,11 @@ class SaveInterval:
 
     Attributes:
         steps: after each step that is a multiple of it.
-        seconds: seconds between two checkpoints.
-        overhead: largest share of the time for which checkpoints may block training: 0.01 for 1 %.
+        seconds: the seconds between two checkpoints.
+        overhead: the largest share of the time for which checkpoints may block training: 0.01 for 1 %.
 
     Raises:
-        ValueError: a number is not positive, or there are two.
+        ValueError: a number is not positive, or two are set.
     """
 
     steps: int | None = None
@@ -59,12 +59,12 @@ class SaveInterval:
                 raise ValueError(f"{name} must be positive, got {value}")
 
     def interval(self, stall: float, age: float, failures: int) -> float:
-        """Seconds from one checkpoint to the next, where no number of steps is set.
+        """Return the seconds between two checkpoints, if no number of steps is set.
 
         Args:
-            stall: seconds for which the last checkpoint blocked training; 0 before the first.
-            age: seconds since the job started.
-            failures: how often it failed in that time.
+            stall: the seconds for which the last checkpoint blocked training; 0 before the first.
+            age: the seconds since the job started.
+            failures: the number of failures in that time.
         """
         if self.seconds is not None:
             return self.seconds
@@ -72,14 +72,14 @@ class SaveInterval:
             return max(LEAST_SECONDS, stall / self.overhead)
         if stall <= 0:
             return LEAST_SECONDS
-        # One failure more, at the usual time: the first estimate, and the less it counts the more were seen.
+        # One more failure at the default rate: the first estimate, whose weight falls with each observed failure.
         between = (age + USUAL_FAILURE_SECONDS) / (failures + 1)
         return min(max(daly(stall, between), LEAST_SECONDS), MOST_SECONDS)
 
     def due_at_step(self, step: int) -> bool:
-        """Whether it is due after this step, whatever the time."""
+        """Return whether a checkpoint is due after this step, independent of the time."""
         return self.steps is not None and step % self.steps == 0
 
     def due_by_time(self, elapsed: float, *, stall: float, age: float, failures: int) -> bool:
-        """Whether it is time, `elapsed` seconds after the last one; never where it is due at certain steps."""
+        """Return whether a checkpoint is due `elapsed` seconds after the last one; never if it is due at certain steps."""
         return self.steps is None and elapsed >= self.interval(stall, age, failures)

@@ -1,8 +1,8 @@
-"""Which checkpoints an attempt may resume from, and which are kept. Pure.
+"""Decide which checkpoints an attempt may resume from, and which are kept. Pure.
 
 Before an attempt writes anything, it records which checkpoint it resumes from: its claim. From then on no earlier attempt can add to the
-history: a stale process (for example on a node that was presumed dead) may still commit, but its step lies after the claimed base, and so
-does not count. No lock is needed, nor any guarantee that object stores do not give.
+history: a stale process (for example on a node that was presumed dead) may still commit, but its step is after the claimed base, and so does
+not count. This needs no lock, and no guarantee that object stores do not give.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobAttempt:
-    """Job and attempt of this process: the TrainingJob's UID and its attempt. Without an operator: `""` and 0."""
+    """The job and attempt of this process: the TrainingJob's UID and its attempt. Without an operator: `""` and 0."""
 
     job: str = ""
     attempt: int = 0
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> JobAttempt:
-        """What the operator has set.
+        """Return the values of the operator's variables.
 
         Raises:
             ValueError: TRAINYARD_ATTEMPT is not a number.
@@ -38,14 +38,14 @@ class JobAttempt:
 
 @dataclass(frozen=True)
 class Claim:
-    """That an attempt writes here from now on.
+    """The claim of an attempt: from now on it alone writes here.
 
     Attributes:
-        attempt: as they are counted in this store, from 1 on: several jobs may use it, one after the other.
+        attempt: the number of the attempt in this store, at least 1. Several jobs may use the store, one after the other.
         base: the checkpoint that it resumed from; None if it started at step 0.
-        mark: text that no other claim has.
+        mark: a unique text.
         job_attempt: the job and attempt that made it.
-        time: when it started, in seconds since 1970; 0 if unknown.
+        time: its start in seconds since 1970; 0 if unknown.
         legible: whether its base is known. A claim that was only started, or cannot be read, has none.
     """
 
@@ -57,7 +57,7 @@ class Claim:
     legible: bool = True
 
     def is_before(self, other: JobAttempt) -> bool:
-        """Whether that is no earlier start of the same job, as a process may be that was left behind."""
+        """Return whether that claim is of an earlier attempt of the same job, whose process may still run."""
         return not (
             self.job_attempt.job and self.job_attempt.job == other.job and self.job_attempt.attempt > other.attempt
         )
@@ -70,9 +70,9 @@ def past(claims: Iterable[Claim], job_attempt: JobAttempt, now: float) -> tuple[
 
 
 def usable(names: Iterable[Name], claims: Collection[Claim], attempt: int) -> list[Name]:
-    """The checkpoints that this attempt may resume from, the best first.
+    """Return the checkpoints that an attempt may resume from, the best first.
 
-    `claims`: those of all attempts so far. The best is the one with the most steps; of two with the same, that of the later attempt.
+    `claims`: those of all attempts so far. The best checkpoint has the most steps; of two with the same step, that of the later attempt is better.
     """
     # The base of an illegible claim is unknown. Ignoring it loses nothing of earlier attempts.
     known = (claim for claim in claims if claim.attempt < attempt and claim.legible)
@@ -88,16 +88,16 @@ def usable(names: Iterable[Name], claims: Collection[Claim], attempt: int) -> li
 
 @dataclass(frozen=True)
 class Retention:
-    """What stays of the checkpoints.
+    """Which checkpoints are kept.
 
     Attributes:
-        last: how many of the newest, from 1 on.
-        best: how many of those with the best value of `metric`.
+        last: the number of newest ones, at least 1.
+        best: the number of those with the best value of `metric`.
         metric: the name of a number in the manifests.
-        greater_is_better: whether more of it is better.
+        greater_is_better: whether a greater value is better.
 
     Raises:
-        ValueError: a number is out of its range, or `best` has no metric.
+        ValueError: a number is out of range, or `best` has no metric.
     """
 
     last: int = 2
@@ -114,7 +114,7 @@ class Retention:
     def superfluous(self, usable: list[Name], metrics: Mapping[Name, Mapping[str, float]]) -> list[Name]:
         """Return the usable checkpoints, newest first, that are not kept. One without the metric does not rank among the best."""
         valued = [(metrics[name][self.metric], name) for name in usable if self.metric in metrics.get(name, {})]
-        # Of equal ones the newer is the better; what is not a number is worse than all.
+        # Of equal values the newer is better; NaN is worse than all.
         valued = [(value, name) for value, name in valued if isinstance(value, int | float) and not math.isnan(value)]
         ranked = sorted(valued, key=lambda pair: (-pair[0] if self.greater_is_better else pair[0], -pair[1].step))
         kept = {*usable[: self.last], *(name for _, name in ranked[: self.best])}

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written or read. The message names it, and what to do."""
+    """A checkpoint could not be written or read. The message names it, and the fix."""
 
 
 class NoUsableCheckpointError(CheckpointError):
@@ -40,7 +40,7 @@ class NoUsableCheckpointError(CheckpointError):
 
 
 class CheckpointSaveError(CheckpointError):
-    """A checkpoint that had to be stored, such as the last one of a training, could not be. A restart resumes from the one before."""
+    """A checkpoint that had to be stored, such as the last one of a training, could not be stored. A restart resumes from the one before."""
 
     exit_code = 97
 
@@ -59,8 +59,8 @@ class CheckpointLoader:
         """Load the best checkpoint into `state`. Return its manifest, or None if there is none, and whether it came from memory.
 
         Args:
-            state: as `Checkpoints.load` takes it.
-            step: of the requested checkpoint in the store; None: the newest.
+            state: as for `Checkpoints.load`.
+            step: the step of the requested checkpoint in the store; None: the newest.
 
         Raises:
             NoUsableCheckpointError: there are checkpoints, and all of them are broken.
@@ -83,7 +83,7 @@ class CheckpointLoader:
         return self._loaded(state, stored), False
 
     def _in_memory(self) -> list[Name]:
-        """What all have their part of."""
+        """Return the checkpoints in memory of which all processes have their part."""
         names = self.communicator.gather(self.memory.names() if self.memory else [])
         return [*set(names[0]).intersection(*names)]
 
@@ -91,7 +91,7 @@ class CheckpointLoader:
         mine: list[tuple[Manifest, dict[str, Any]]] = []
         try:
             self.communicator.run_on_all(lambda: mine.append(self._read(name, marks)))
-            # All have theirs. To ask for the state may be done by all together alone, so not before.
+            # All have their part. Reading the state may be a collective, so not before.
             ((manifest, saved),) = mine
             target = self._asked_for(state, [*keys_of(saved)])
             self.communicator.run_on_all(lambda: fits(target, saved))
@@ -152,7 +152,7 @@ class CheckpointLoader:
     def _verified(self, name: Name) -> Manifest:
         """Verify all files. Raises CorruptCheckpointError if one is missing or changed, StoreError if the store does not answer."""
         manifest = self.communicator.run_on_rank0(lambda: self.history.listed(name))
-        # Each reads its share of the files.
+        # Each process reads its share of the files.
         mine = sorted(manifest.files)[self.communicator.rank :: self.communicator.world_size]
         try:
             self.communicator.run_on_all(lambda: verify(self.store, manifest, mine))
@@ -176,7 +176,7 @@ def reason(error: BaseException) -> str:
 
 
 def _given(state: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Objects go on from what was found; of state dicts, tensors and nested values are filled in already."""
+    """Load the objects. In state dicts, tensors and nested values are filled in already."""
     for name, value in state.items():
         if isinstance(value, Stateful):
             value.load_state_dict(found[name])

@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what it contains, and how to verify that it is complete. Pure.
+"""The manifest of a checkpoint: its content, and how to verify that it is complete. Pure.
 
-Each checkpoint is a folder of its own, named by step and attempt, and is never overwritten. Its manifest is written after all other
-stored, in one piece; a folder without one is no checkpoint.
+Each checkpoint is a folder of its own, named by step and attempt, and is never overwritten. Its manifest is written atomically after all
+other files. A folder without one is no checkpoint.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class CorruptCheckpointError(Exception):
 
 @dataclass(frozen=True, order=True)
 class Name:
-    """Which checkpoint: the last step that is in it, and the attempt that has written it.
+    """The key of a checkpoint: its last step, and the attempt that wrote it.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     step: int
@@ -50,14 +50,14 @@ class Name:
 
     @classmethod
     def parse(cls, folder: str) -> Name | None:
-        """The name of a folder, or None for one that is not a checkpoint."""
+        """Return the key of a folder by its name; None if it is no checkpoint."""
         found = FOLDER.fullmatch(folder)
         return cls(int(found[1]), int(found[2])) if found else None
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a checkpoint: bytes, and their SHA-256 in hexadecimal."""
+    """A file of a checkpoint: its size in bytes, and its SHA-256 in hexadecimal."""
 
     size: int
     sha256: str
@@ -65,17 +65,17 @@ class File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint is of.
+    """The content of a checkpoint.
 
     Attributes:
-        step: the last step that is in it.
-        attempt: the attempt that has written it, as they are counted in this store (`Claim`).
-        world_size: processes at that time.
-        mesh: their arrangement, the outermost first: `{"data": 2, "tensor": 4}`.
-        data: position in the data (`Batches.state`).
+        step: its last step.
+        attempt: the attempt that wrote it, as counted in this store (`Claim`).
+        world_size: the number of processes at that time.
+        mesh: their layout, the outermost dimension first: `{"data": 2, "tensor": 4}`.
+        data: the position in the data (`Batches.state`).
         metrics: numbers by which checkpoints can be compared.
         time: seconds since 1970.
-        files: all files of it but the manifest itself, by their path below the folder.
+        files: all its files except the manifest, by their path in the folder.
     """
 
     step: int
@@ -93,17 +93,17 @@ class Manifest:
         return Name(self.step, self.attempt)
 
     def text(self) -> str:
-        """What is written: JSON, with a checksum of its own."""
+        """Return the manifest as JSON with a checksum of its own."""
         content = {"format": FORMAT, **asdict(self)}
         return json.dumps({**content, "sha256": digest(content)}, indent=1) + "\n"
 
     def of(self, files: Mapping[str, File]) -> Manifest:
-        """The same, with these files."""
+        """Return the manifest with these files."""
         return replace(self, files=dict(sorted(files.items())))
 
     @classmethod
     def parse(cls, text: str | bytes, name: Name) -> Manifest:
-        """The manifest that was found in the folder of this name.
+        """Parse the manifest from the folder of this name.
 
         Raises:
             CorruptCheckpointError: it is incomplete, was changed, or belongs to another checkpoint or a later release.

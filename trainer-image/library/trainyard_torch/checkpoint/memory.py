@@ -1,4 +1,4 @@
-"""Checkpoints in the memory of the node, which outlive a process and not a pod: each process keeps and takes up its own part."""
+"""Checkpoints in the memory of the node, which survive a process but not a pod. Each process stores and loads its own part."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FOLDER = "trainyard-checkpoints"
 
 
 class Memory:
-    """Those of one process.
+    """The checkpoints in memory of one process.
 
     Args:
-        folder: on a file system in memory, for all trainings of the node.
-        url: the folder of the training's stored checkpoints. Trainings with other folders do not see each other's.
-        rank: of this process.
+        folder: a folder on a file system in memory, for all trainings of the node.
+        url: the folder of the training's stored checkpoints. Trainings with other folders are separate.
+        rank: the rank of this process.
     """
 
     def __init__(self, folder: str, url: str, rank: int) -> None:
@@ -34,7 +34,7 @@ class Memory:
         self._file = f"rank-{rank:06}.pt"
 
     def names(self) -> list[Name]:
-        """What this process has a part of."""
+        """Return the checkpoints of which this process has a part."""
         try:
             folders = self._store.folders()
             return [name for each in folders if (name := Name.parse(each)) and self._file in self._store.files(each)]
@@ -42,12 +42,12 @@ class Memory:
             return []
 
     def write(self, manifest: Manifest, mark: str, state: Mapping[str, Any]) -> None:
-        """Keep this process's part.
+        """Store this process's part.
 
         Args:
-            manifest: of the checkpoint; without files.
-            mark: that of the attempt's claim.
-            state: as `local` makes it.
+            manifest: the manifest of the checkpoint, without files.
+            mark: the mark of the attempt's claim.
+            state: the result of `local`.
 
         Raises:
             StoreError: there is no space left, or no such folder.
@@ -56,14 +56,14 @@ class Memory:
             torch.save({"manifest": manifest.text(), "mark": mark, "state": dict(state)}, stream)
 
     def read(self, name: Name, marks: Mapping[int, str]) -> tuple[Manifest, dict[str, Any]]:
-        """This process's part, its tensors mapped: they are to be copied.
+        """Return this process's part with memory-mapped tensors, which the caller must copy.
 
         Args:
-            name: of the checkpoint.
-            marks: those of the attempts' claims. What another training left here under the same numbers has other ones.
+            name: the name of the checkpoint.
+            marks: the marks of the attempts' claims. Parts of another training with the same numbers have other marks.
 
         Raises:
-            CorruptCheckpointError: it is not there, of another training, or cannot be read.
+            CorruptCheckpointError: it is missing, of another training, or cannot be read.
         """
         path = self._folder / str(name) / self._file
         try:
@@ -84,5 +84,5 @@ class Memory:
         for part in self._folder.glob(f"*/{self._file}*"):
             if part.name != self._file or part.parent.name != str(name):
                 part.unlink(missing_ok=True)
-                with suppress(OSError):  # others have parts in it
+                with suppress(OSError):  # other processes have parts in it
                     part.parent.rmdir()

@@ -1,8 +1,8 @@
-"""The state of optimizers by the names of parameters: taken out, made ready to be filled in, and put back. Nothing is written here.
+"""Save and load the state of optimizers by the names of parameters. Nothing is written here.
 
-Exactly the existing state is saved: a parameter that is frozen, or has had no gradient yet, has no state, and has none after it is put
-back. torch's own functions (`torch.distributed.checkpoint.state_dict`) want a state of each parameter that can be trained, and stumble over
-tied ones (pytorch issue 192202).
+Exactly the existing state is saved: a parameter that is frozen, or has had no gradient yet, has no state, and has none after loading.
+torch's own functions (`torch.distributed.checkpoint.state_dict`) need a state of each trainable parameter, and fail with tied ones
+(pytorch issue 192202).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ NO_SETTINGS = ("params", "param_names")
 
 
 def taken(optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Any]:
-    """What there is: `state.NAME.KEY` for each parameter that has a state, and `param_groups.NAME.KEY` for each.
+    """Return the state: `state.NAME.KEY` for each parameter that has one, and `param_groups.NAME.KEY` for each parameter.
 
     Raises:
-        ValueError: there is a state of something else.
+        ValueError: there is a state of something else than a parameter.
     """
     packed = optimizer.state_dict()
     found: dict[str, Any] = {}
@@ -47,15 +47,15 @@ def taken(optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, 
 
 
 def ready(optimizer: Optimizer, names: Mapping[nn.Parameter, str], keys: Collection[str]) -> dict[str, Any]:
-    """What there is to be filled in: as `taken`, for those parameters and settings that a checkpoint has something of.
+    """Return the values to be filled in: as `taken`, for the parameters and settings that the checkpoint has.
 
     Args:
         optimizer: it gets a state of each parameter that has one in the checkpoint.
-        names: of the parameters.
-        keys: of the checkpoint, as `taken` names them; suffixes are allowed.
+        names: the names of the parameters.
+        keys: the keys of the checkpoint, as `taken` names them; suffixes are allowed.
 
     Raises:
-        ValueError: the checkpoint has a state that this optimizer does not keep.
+        ValueError: the checkpoint has a state that this optimizer does not have.
     """
     keys = frozenset(keys)
     mine = {names[parameter]: parameter for group in optimizer.param_groups for parameter in group["params"]}
@@ -76,7 +76,7 @@ def _states(keys: Iterable[str], names: Collection[str]) -> dict[str, dict[str, 
 def _check_states(
     optimizer: Optimizer, saved: Mapping[str, Collection[str]], kept: Mapping[str, Collection[str]]
 ) -> None:
-    """Raise ValueError if the checkpoint has state that this optimizer does not keep."""
+    """Raise ValueError if the checkpoint has a state that this optimizer does not have."""
     for name, parts in saved.items():
         if odd := [part for part in parts if not _has(kept.get(name, {}), part)]:
             raise ValueError(
@@ -85,12 +85,12 @@ def _check_states(
 
 
 def put(optimizer: Optimizer, names: Mapping[nn.Parameter, str], found: Mapping[str, Any]) -> None:
-    """Load what `taken` returned into the optimizer. Its other state is dropped, except for settings of its groups.
+    """Load the result of `taken` into the optimizer. Its other state is dropped, except for settings of its groups.
 
     Args:
-        optimizer: of the same parameters, in any groups: a group takes the settings of its first parameter that has some.
-        names: of the parameters.
-        found: also of other optimizers.
+        optimizer: an optimizer of the same parameters, in any groups. A group gets the settings of its first parameter that has some.
+        names: the names of the parameters.
+        found: the values; it may include those of other optimizers.
     """
     packed = optimizer.state_dict()
     states = _states(found, names.values())
@@ -114,8 +114,8 @@ def initialise(optimizer: Optimizer, parameters: Collection[nn.Parameter]) -> No
     This is not a training step: hooks of `optimizer.step()` are not called.
 
     Args:
-        optimizer: it changes the state that others of its parameters have already.
-        parameters: of the optimizer; also frozen ones.
+        optimizer: the optimizer. The existing state of its other parameters changes.
+        parameters: parameters of the optimizer; also frozen ones.
     """
     wanted = set(parameters)
     with _without_hooks(optimizer), _zero_rates(optimizer), _gradients_of(optimizer, wanted):
@@ -148,7 +148,7 @@ def _zero_rates(optimizer: Optimizer) -> Iterator[None]:
 
 @contextmanager
 def _gradients_of(optimizer: Optimizer, wanted: Collection[nn.Parameter]) -> Iterator[None]:
-    """Zero gradients for the wanted parameters, and no others."""
+    """Set zero gradients for the wanted parameters, and no others."""
     saved = [(parameter, parameter.grad) for group in optimizer.param_groups for parameter in group["params"]]
     try:
         for parameter, _ in saved:
@@ -160,14 +160,14 @@ def _gradients_of(optimizer: Optimizer, wanted: Collection[nn.Parameter]) -> Ite
 
 
 def _hooks(optimizer: Optimizer) -> list[dict[int, Any]]:
-    """Those that `optimizer.step()` calls, before and after."""
+    """Return the hooks that `optimizer.step()` calls before and after."""
     return [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]  # noqa: SLF001 - torch has no public list
 
 
 def _each(
     optimizer: Optimizer, packed: Mapping[str, Any], names: Mapping[nn.Parameter, str]
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Each parameter's name, its number in what `state_dict` gave, and its group's settings."""
+    """Yield each parameter's name, its number in the result of `state_dict`, and its group's settings."""
     for group, described in zip(optimizer.param_groups, packed["param_groups"], strict=True):
         settings = {key: value for key, value in described.items() if key not in NO_SETTINGS}
         for parameter, index in zip(group["params"], described["params"], strict=True):
@@ -175,5 +175,5 @@ def _each(
 
 
 def _has(kept: Collection[str], part: str) -> bool:
-    """Whether this is kept, or a part of what is."""
+    """Return whether this key, or a part of it, is kept."""
     return any(part == each or part.startswith(f"{each}.") for each in kept)

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one process knows of it.
+    """The outcome on one process.
 
     Attributes:
-        wrong: why it is not in the store; "" where it is, or was not to be.
-        behind: message if a later attempt has started; else "".
-        memory_error: why it is not in memory; "" where it is, or was not to be.
+        wrong: why the checkpoint is not in the store; "" if it is, or was not meant to be.
+        behind: the message if a later attempt has started; else "".
+        memory_error: why it is not in memory; "" if it is, or was not meant to be.
         in_memory: whether it is in memory.
-        silent: whether it, or an operation of the store, had no end in time, so that something of it may still be written.
-        broken: whether the process group that it was written by is of no use any more.
+        silent: whether the save or a store operation timed out, so that parts may still be written.
+        broken: whether its process group is unusable.
     """
 
     wrong: str = ""
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def agreed(outcomes: Sequence[Outcome]) -> Outcome:
-    """What all are to take for it, from what each knows, by rank: the worst of everything."""
+    """Return the common outcome of all processes from their own outcomes by rank: the worst of each value."""
 
     def first(texts: Sequence[str]) -> str:
         return next(filter(None, texts), "")

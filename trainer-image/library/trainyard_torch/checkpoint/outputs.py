@@ -1,4 +1,4 @@
-"""Files that appear atomically when they are finished: in memory, on a disk, or in an object store."""
+"""Files that appear atomically when they are complete: in memory, on a disk, or in an object store."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTIAL = ".partial-"
-"""In the name of a file that is being written."""
+"""A part of the name of a file that is being written."""
 SYNC = 2**28
-"""So many bytes at a time are brought to the disk: all of a large file at its end could take longer than an answer is waited for."""
+"""The bytes between two syncs to the disk: one sync of a large file at its end could take longer than the timeout."""
 
 
 class Output(Protocol):
     """A file being written. Each call may block, possibly forever."""
 
     def write(self, content: bytes | bytearray, /) -> None:
-        """Add this."""
+        """Add these bytes."""
 
     def finish(self) -> None:
-        """That was all: the file is there."""
+        """Finish: the file appears."""
 
     def drop(self) -> None:
-        """It is given up: nothing is there, as far as that can be."""
+        """Abandon the file, and remove it if possible."""
 
     def leave(self) -> None:
-        """It does not answer: from now on nothing is done with it, not even when it is thrown away."""
+        """The store does not answer: do nothing more with the file, not even when it is garbage-collected."""
 
 
 class LocalOutput:
-    """A file on a file system of the machine's: it gets its name when all of it is on the disk.
+    """A file on a local file system. It gets its name when all of it is on the disk.
 
     Args:
         path: its name.
@@ -42,12 +42,12 @@ class LocalOutput:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._partial = path, path.with_name(f"{path.name}{PARTIAL}{uuid.uuid4().hex}")
-        # A number, and no file object: that is closed when it is thrown away, and to close what does not answer may take for ever.
+        # A descriptor and no file object, which would be closed by garbage collection: closing a file that does not answer may block for ever.
         self._handle = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self._unsaved = 0
 
     def write(self, content: bytes | bytearray, /) -> None:
-        """Add this."""
+        """Add these bytes."""
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(self._handle, rest) :]
@@ -57,20 +57,20 @@ class LocalOutput:
             self._unsaved = 0
 
     def finish(self) -> None:
-        """That was all: the file is there."""
+        """Finish: the file appears."""
         os.fsync(self._handle)
         self._close()
         self._partial.replace(self._path)
         sync(self._path.parent)
 
     def drop(self) -> None:
-        """It is given up: nothing is there."""
+        """Abandon the file, and remove it."""
         with suppress(OSError):
             self._close()
         self._partial.unlink(missing_ok=True)
 
     def leave(self) -> None:
-        """It does not answer: from now on nothing is done with it. Its file stays open."""
+        """The file system does not answer: do nothing more with the file. It stays open."""
 
     def _close(self) -> None:
         handle, self._handle = self._handle, -1
@@ -91,15 +91,15 @@ class ObjectOutput:
         self._stream = files.open(path, "wb")
 
     def write(self, content: bytes | bytearray, /) -> None:
-        """Add this."""
+        """Add these bytes."""
         self._stream.write(content)
 
     def finish(self) -> None:
-        """That was all: the file is there."""
+        """Finish: the file appears."""
         self._stream.close()
 
     def drop(self) -> None:
-        """It is given up: nothing is there, as far as the store can be reached."""
+        """Abandon the file, and remove it if the store can be reached."""
         self.leave()
         with suppress(Exception):
             self._stream.discard()
@@ -107,13 +107,13 @@ class ObjectOutput:
             self._files.rm_file(self._path)
 
     def leave(self) -> None:
-        """It does not answer: from now on nothing is done with it."""
+        """The store does not answer: do nothing more with the file."""
         # Closing it would store the partial content.
         self._stream.close = lambda: None
 
 
 def sync(path: Path) -> None:
-    """That there are these files in a folder outlives a power failure."""
+    """Sync a folder, so that its files survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module")
-"""What torch.compile and activation checkpointing call the module that they wrap."""
+"""The attributes in which torch.compile and activation checkpointing store the module that they wrap."""
 
 
 class Names:
-    """The names of one model's parts, as they are now.
+    """The names of one model's parts.
 
     Args:
-        model: as it is trained.
+        model: the model as it is trained.
 
     Raises:
         ValueError: FSDP's first version is in it.
@@ -47,7 +47,7 @@ class Names:
                 self._plain[name] = self._plain[above] if inner else _joined(self._plain[above], own)
 
     def plain(self, key: str) -> str:
-        """What a key of the model's own state dict is called in the plain model."""
+        """Return the name in the plain model of a key of the model's own state dict."""
         above, _, own = key.rpartition(".")
         while above not in self._plain:
             above, _, more = above.rpartition(".")
@@ -55,7 +55,7 @@ class Names:
         return _joined(self._plain[above], own)
 
     def parameters(self) -> dict[nn.Parameter, str]:
-        """Each parameter, by the first of its names: one that is tied has several."""
+        """Yield each parameter with the first of its names: a tied one has several."""
         found: dict[nn.Parameter, str] = {}
         for name, module in self._modules.items():
             for own, parameter in module.named_parameters(recurse=False):
@@ -64,10 +64,10 @@ class Names:
 
 
 def parameters(models: Sequence[nn.Module]) -> dict[nn.Parameter, str]:
-    """Those of all of these models, such as a process's stages of a pipeline.
+    """Return the parameters of all of these models, such as a process's stages of a pipeline, by name.
 
     Raises:
-        ValueError: two have a parameter of one name, or FSDP's first version is in one.
+        ValueError: two models have a parameter of the same name, or FSDP's first version is in one.
     """
     found: dict[nn.Parameter, str] = {}
     for model in models:
@@ -81,10 +81,10 @@ def parameters(models: Sequence[nn.Module]) -> dict[nn.Parameter, str]:
 
 
 def owned(optimizers: Iterable[Optimizer], names: Mapping[nn.Parameter, str]) -> None:
-    """See that each parameter of the optimizers is the models', and in one optimizer alone.
+    """Check that each parameter of the optimizers belongs to the models, and to one optimizer alone.
 
     Raises:
-        ValueError: it is not so.
+        ValueError: a parameter does not.
     """
     owners: dict[nn.Parameter, int] = {}
     for number, optimizer in enumerate(optimizers):
@@ -100,7 +100,7 @@ def owned(optimizers: Iterable[Optimizer], names: Mapping[nn.Parameter, str]) ->
 
 
 def of(keys: Collection[str], names: Collection[str]) -> dict[str, dict[str, str]]:
-    """Group keys that start with one of these names and a dot: for each name, its keys by their suffix."""
+    """Group keys that start with one of these names and a dot. Return for each name its keys by their suffix."""
     known = frozenset(names)
     found: dict[str, dict[str, str]] = {}
     for key in keys:

@@ -1,4 +1,4 @@
-"""When checkpoints are made, where they go, and which stay. Pure: the time is given."""
+"""Decide when checkpoints are made, where they go, and which are kept. Pure: the time is a parameter."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trainyard_torch.checkpoint.interval import SaveInterval
 from trainyard_torch.checkpoint.lineage import Retention
 
 SLACK_SECONDS = 60.0
-"""What a checkpoint that is given up takes until all processes know of it."""
+"""The seconds until all processes know that a checkpoint is abandoned."""
 DOUBLINGS = 8
 """After this many consecutive failures, the pause of memory checkpoints no longer doubles."""
 
 
 class Tier(IntEnum):
-    """Where a checkpoint goes: into the memory of the nodes alone, or into the store too."""
+    """Where a checkpoint goes: only into the memory of the nodes, or into the store, too."""
 
     MEMORY = 1
     STORE = 2

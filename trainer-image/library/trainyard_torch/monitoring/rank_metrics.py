@@ -15,24 +15,24 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class RankMetrics:
-    """Of one rank. None: it is not known, or does not apply.
+    """The metrics of one rank. None: not known, or not applicable.
 
     Attributes:
-        rank: from 0 on.
-        step: the last that was done.
-        time: when, in seconds since 1970.
-        steps, samples, tokens: done by this process.
-        phases: seconds in each phase, by its name.
+        rank: the rank, from 0 on.
+        step: the last finished step.
+        time: its end, in seconds since 1970.
+        steps, samples, tokens: the totals of this process.
+        phases: the seconds in each phase, by name.
         memory: bytes, by `allocated`, `reserved` and `peak` of the device and `host`.
-        step_seconds, compute_seconds: medians over the last steps.
-        steps_per_second, samples_per_second, tokens_per_second: over the last steps.
-        shares: of the time of the last steps, by phase.
-        mfu: share of the device's peak.
-        loss, grad_norm: the last that were given and had arrived.
-        loss_share: what the loss counts for in the mean over the processes, 1 where all have as many samples of a step.
-        communication, exposed_communication: shares of the time of the steps that were looked at last.
-        checkpoint_step, checkpoint_seconds: of the newest checkpoint that is stored: its step, and how long it took. Rank 0 knows.
-        checkpoint_time: when that was, in seconds since 1970.
+        step_seconds, compute_seconds: the medians over the last steps.
+        steps_per_second, samples_per_second, tokens_per_second: the rates over the last steps.
+        shares: the shares of the phases in the time of the last steps.
+        mfu: the share of the device's peak.
+        loss, grad_norm: the last known values.
+        loss_share: the weight of the loss in the mean over the processes, 1 if all have equally many samples of a step.
+        communication, exposed_communication: the shares of the time of the last profiled steps.
+        checkpoint_step, checkpoint_seconds: the step of the newest stored checkpoint, and its duration. Only rank 0 has them.
+        checkpoint_time: the time of that checkpoint, in seconds since 1970.
     """
 
     rank: int
@@ -84,7 +84,7 @@ class RankMetrics:
 
     @classmethod
     def parse(cls, text: bytes) -> RankMetrics | None:
-        """The reading, with anything behind it left out. None: it is torn, or of another release."""
+        """Parse the metrics; anything after them is ignored. None: the write was partial, or the text is of another release."""
         head, _, rest = text.partition(b"\n")
         try:
             checksum, length = head.split()

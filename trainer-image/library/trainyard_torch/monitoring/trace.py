@@ -19,14 +19,14 @@ def name(rank: int, step: int) -> str:
 
 
 def save(export: Callable[[str], object], path: Path) -> None:
-    """Write a trace.
+    """Write a trace atomically.
 
     Args:
         export: writes it as JSON to a path.
-        path: where it is to be, compressed. Its folder is made.
+        path: the path of the compressed trace. Its folder is created.
 
     Raises:
-        OSError: it could not be written, or not all of it.
+        OSError: the trace could not be written completely.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A folder, since torch writes further files beside the given one.
@@ -42,13 +42,13 @@ def save(export: Callable[[str], object], path: Path) -> None:
 
 
 def sweep(folder: Path, rank: int) -> None:
-    """Take away what this rank was writing when it was killed."""
+    """Remove partial files that a killed process of this rank has left."""
     for left in folder.glob(f".trace-rank{rank}-step*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _whole(path: Path) -> bool:
-    """Whether the JSON in it was written to its end."""
+    """Return whether the JSON in the file is complete."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 16))
