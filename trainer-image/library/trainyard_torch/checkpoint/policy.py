@@ -52,20 +52,20 @@ class CheckpointPolicy:
 
     @property
     def give_up_seconds(self) -> float:
-        """Seconds from the moment when the state is copied, for which the training waits for a checkpoint at most."""
+        """The most seconds after the copy of the state for which the training waits for a checkpoint."""
         return self.save_timeout_seconds + self.operation_timeout_seconds + SLACK_SECONDS
 
 
 class SaveSchedule:
-    """What is due, from what was made.
+    """Tracks which checkpoints were made, and decides what is due.
 
     Args:
-        policy: when they are to be made.
-        now: seconds of a clock that never goes back, as in all methods.
+        policy: when checkpoints are made.
+        now: seconds of a monotonic clock, as in all methods.
 
     Attributes:
-        stall_seconds: seconds for which the last checkpoint blocked training; 0 before the first.
-        step: of the last checkpoint; before the first, the step that training started from.
+        stall_seconds: the seconds for which the last checkpoint blocked training; 0 before the first.
+        step: the step of the last checkpoint; before the first, the step that training started from.
     """
 
     def __init__(self, policy: CheckpointPolicy, now: float) -> None:
@@ -90,9 +90,9 @@ class SaveSchedule:
         self._before, self.step = self.step, step
 
     def memory_failed(self) -> None:
-        """The last one could not be kept in memory, where the next one is not tried before a pause: of steps, so that all have the same.
+        """Record that the last checkpoint could not be stored in memory. A pause in steps follows, so that it is equal on all processes.
 
-        It is twice the steps from the one before to this one, and each time in a row twice as many.
+        It is twice the distance to the checkpoint before, and doubles with each failure in a row.
         """
         if not self._forgotten:
             self._interval = max(1, self.step - self._before)
@@ -100,23 +100,23 @@ class SaveSchedule:
         self._paused_until = self.step + self._interval * 2**self._forgotten
 
     def memory_saved(self) -> None:
-        """The last one is in memory."""
+        """Record that the last checkpoint is in memory."""
         self._forgotten = 0
 
     def memory_paused(self, step: int) -> bool:
-        """Whether one of this step is not to be kept in memory, because that has failed."""
+        """Return whether the pause after a failure excludes a memory checkpoint of this step."""
         return bool(self._forgotten) and step < self._paused_until
 
     def since(self, now: float) -> float:
-        """Seconds since the last one was made, or since the beginning."""
+        """Return the seconds since the last checkpoint, or since the beginning."""
         return now - self._last[Tier.MEMORY]
 
     def due_at_step(self, step: int) -> Tier | None:
-        """What is due after this step by its number: the same answer wherever it is asked."""
+        """Return what is due after this step by its number: the same answer on all processes."""
         return next((tier for tier, due in self._counting(step) if due.due_at_step(step)), None)
 
     def due_by_time(self, now: float, step: int = 0) -> Tier | None:
-        """What is due by the time, after this step."""
+        """Return what is due after this step by the time."""
         for tier, due in self._counting(step):
             elapsed, age = now - self._last[tier], now - self._began
             if due.due_by_time(elapsed, stall=self.stall_seconds, age=age, failures=self._failures):

@@ -1,4 +1,4 @@
-"""What is made of the state of a training: copies of it, this process's part of it, and how that is put back. Writes nothing."""
+"""Copy the state of a training, extract this process's part of it, and put it back. Writes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map  # private, and what torch's own stagers go by
+from torch.utils._pytree import tree_map  # private, and the type that torch's own stagers check
 
 from trainyard_torch.checkpoint.train_state import Fillable
 
@@ -22,7 +22,7 @@ def plain(state: Mapping[str, Any], keys: Collection[str] | None = None) -> dict
 
     Args:
         state: objects and state dicts, by name.
-        keys: of a checkpoint from which it is to be filled in; None: it is to be saved.
+        keys: the keys of the checkpoint to load; None: the state is to be saved.
     """
 
     def of(name: str, value: Any) -> Any:
@@ -36,7 +36,7 @@ def plain(state: Mapping[str, Any], keys: Collection[str] | None = None) -> dict
 
 
 def keys_of(state: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """The keys of nested dictionaries, joined by dots."""
+    """Return the keys of nested dictionaries, joined by dots."""
     for name, value in state.items():
         if isinstance(value, dict):
             yield from keys_of(value, f"{above}{name}.")
@@ -45,12 +45,12 @@ def keys_of(state: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 def staged(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of state dicts in the memory of the host, which the training does not change any more."""
+    """Return a copy of state dicts in host memory, independent of the training."""
 
     def cloned(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return copy.deepcopy(value)
-        # torch's stager copies what lies on a device, and takes what is on the host as it is.
+        # torch's stager copies tensors of a device, and returns tensors of the host as they are.
         return value.detach().clone() if value.device.type == "cpu" else value
 
     copied: dict[str, Any] = BlockingAsyncStager().stage(tree_map(cloned, dict(state)))
@@ -58,7 +58,7 @@ def staged(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def local(state: Any) -> Any:
-    """The same with this process's parts of the tensors that are spread over several, as plain tensors."""
+    """Return the state with this process's shards of DTensors as plain tensors."""
     if isinstance(state, DTensor):
         return state.to_local()
     if isinstance(state, dict):
@@ -69,10 +69,10 @@ def local(state: Any) -> Any:
 
 
 def fits(target: Mapping[str, Any], saved: Mapping[str, Any], path: str = "") -> None:
-    """That what `local` made can be put back into a state dict.
+    """Check that the result of `local` fits into a state dict.
 
     Raises:
-        ValueError: one has something that the other has not, or a tensor of another shape.
+        ValueError: the keys differ, or a tensor has another shape.
     """
     if target.keys() != saved.keys():
         odd = sorted(map(str, target.keys() ^ saved.keys()))

@@ -1,4 +1,4 @@
-"""The folder of all checkpoints of a job, on a volume or in an object store. Knows no torch, and decides nothing.
+"""The folder of all checkpoints of a job, on a volume or in an object store. Independent of torch.
 
 Files appear atomically: on a volume by a rename after the content is synced to disk, in an object store because puts are atomic.
 """
@@ -29,24 +29,23 @@ T = TypeVar("T")
 
 
 class StoreError(Exception):
-    """The store could not be used. The message holds the URL, the operation and the store's answer."""
+    """The store could not be used. The message has the URL, the operation and the store's answer."""
 
 
 class Store:
-    """A folder, and what lies below it by paths with slashes.
+    """A folder. Paths in it have slashes.
 
     Args:
-        url: a path, or anything that fsspec knows: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
-        timeout_seconds: seconds for one answer: a listing, 4 MiB that are written, 1 MiB that is read, a file that is closed and on the disk.
-            None: any time.
-        options: for fsspec's file system: `{"endpoint_url": …}`.
+        url: a path, or any URL of fsspec: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
+        timeout_seconds: the timeout of one operation: a listing, 4 MiB written, 1 MiB read, or a file closed and synced. None: no timeout.
+        options: options for fsspec's file system: `{"endpoint_url": …}`.
 
     Attributes:
-        url: as given.
-        unanswered: how often there was no answer in time.
+        url: the URL as given.
+        unanswered: the number of operations that timed out.
 
     Raises:
-        StoreError: this is no URL, or there is no such file system here. All methods raise it where the store cannot be used, or does
+        StoreError: the URL is invalid, or its file system is not installed. All methods raise it if the store cannot be used, or does
             not answer in time.
         ValueError: timeout_seconds is not positive.
     """
@@ -66,7 +65,7 @@ class Store:
         self.unanswered = 0
 
     def at(self, path: str) -> str:
-        """The URL of what lies here, as fsspec and torch.distributed.checkpoint take it."""
+        """Return the URL of a path in the store, for fsspec and torch.distributed.checkpoint."""
         return f"{self.url}/{path}"
 
     def folders(self, path: str = "") -> list[str]:
@@ -74,7 +73,7 @@ class Store:
         return [name for name, kind in self._listed(path) if kind == "directory"]
 
     def files(self, path: str = "") -> list[str]:
-        """The names of the files here, without those that are being written."""
+        """Return the names of the files in a folder, without partial files."""
         return [name for name, kind in self._listed(path) if kind == "file" and PARTIAL not in name]
 
     def read(self, path: str) -> bytes | None:
@@ -101,7 +100,7 @@ class Store:
 
     @contextmanager
     def reading(self, path: str) -> Iterator[IO[bytes]]:
-        """A file as a stream in which one can seek."""
+        """Open a file as a seekable stream."""
 
         def bound(act: Callable[[], T]) -> T:
             return self._asked("read", path, act)
@@ -111,7 +110,7 @@ class Store:
 
     @contextmanager
     def writing(self, path: str) -> Iterator[IO[bytes]]:
-        """A stream to write a file by: it is there with the end of the `with`, and not if that ends by an exception."""
+        """Open a stream to write a file. The file appears at the end of the `with`, but not after an exception."""
 
         def bound(act: Callable[[], T]) -> T:
             return self._asked("write", path, act)
@@ -136,7 +135,7 @@ class Store:
     def scratch(self) -> Iterator[Path]:
         """Yield an empty local folder that is removed at the end of the `with`: for files that may be discarded. `take` moves them into the store.
 
-        On a volume it lies below this one, so that nothing is copied.
+        On a volume it is in the store's folder, so that nothing is copied.
         """
         if not self._local:
             with tempfile.TemporaryDirectory() as made:
@@ -194,14 +193,14 @@ class Store:
             self._asked("write", path, all_of_it)
 
     def remove(self, path: str) -> None:
-        """Nothing lies here any more. Nothing happens where nothing did."""
+        """Remove a folder and its content, if it exists."""
         self._asked("remove", path, lambda: _if_there(lambda: self._fs.rm(self._path(path), recursive=True)))
 
     def _listed(self, path: str) -> list[tuple[str, str]]:
         here = self._path(path)
 
         def now() -> list[dict[str, str]]:
-            # What another process has written since counts.
+            # Files that another process has written meanwhile count.
             self._fs.invalidate_cache()
             return _if_there(lambda: list(self._fs.ls(here, detail=True))) or []
 
@@ -210,7 +209,7 @@ class Store:
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
-        """A file as the file system opens it. Raises FileNotFoundError too."""
+        """Open a file of the file system. Raises FileNotFoundError, too."""
         before = self.unanswered
         stream = self._asked("read", path, lambda: _if_there(lambda: self._fs.open(self._path(path), "rb")))
         if stream is None:
@@ -229,7 +228,7 @@ class Store:
         return f"{self._root}/{path}".rstrip("/")
 
     def _asked(self, what: str, path: str, act: Callable[[], T]) -> T:
-        """What the store answers, in time."""
+        """Return the store's answer, with a timeout."""
         with self._storage_errors(what, path):
             try:
                 return run_with_timeout(self._timeout_seconds, act)
@@ -239,7 +238,7 @@ class Store:
 
     @contextmanager
     def _storage_errors(self, what: str, path: str) -> Iterator[None]:
-        """Whatever a file system raises becomes a sentence: botocore's errors are no OSError."""
+        """Turn any error of a file system into a StoreError: botocore's errors are no OSError."""
         try:
             yield
         except StoreError:

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint on a store of ours: its own file format, with the checksum of each file taken while it is written."""
+"""Use torch.distributed.checkpoint with our store: its own file format, with the checksum of each file computed while it is written."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
 
 
 def patch_torch_checkpoint() -> None:
-    """Set right, in this process, what torch.distributed.checkpoint does wrong.
+    """Work around faults of torch.distributed.checkpoint in this process.
 
-    torch sends errors of one process to all by pickling the traceback. From Python 3.13 on that holds code objects, which cannot be
-    pickled: one process raised TypeError, and the others waited for ever. And torch 2.6 warns the user of what it does itself.
+    torch sends errors of one process to all by pickling the traceback. From Python 3.13 on, tracebacks hold code objects, which cannot be
+    pickled: one process raised TypeError, and the others blocked for ever. And torch 2.6 warns about its own calls.
     """
     copyreg.pickle(FrameSummary, lambda frame: (FrameSummary, (frame.filename, frame.lineno, frame.name)))
     warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
 
 
 def writer(store: Store, folder: str, check: Callable[[], object]) -> tuple[FileSystemWriter, Streams]:
-    """Return the writer for `dcp.save` below this folder of the store, and the streams that record the written files.
+    """Return the writer for `dcp.save` in this folder of the store, and the streams that record the written files.
 
-    `check` is called before each write, and may end all of it by an exception.
+    `check` is called before each write, and may stop the save by an exception.
     """
     streams = Streams(store, check)
-    # Each file is on the disk before its stream is closed: torch would call os.sync() for streams that are no files. And all tensors are in
-    # the memory of the host: torch would open the first GPU in each process, to copy ahead.
+    # Each file is synced before its stream is closed: torch would call os.sync() for streams that are no files. And all tensors are in
+    # host memory: otherwise torch would open the first GPU in each process, to copy ahead.
     made = FileSystemWriter(folder, sync_files=False, per_thread_copy_ahead=0)
     made.fs, made.path = streams, folder
     return made, streams
 
 
 def reader(store: Store, folder: str) -> FileSystemReader:
-    """What `dcp.load` takes to read what lies below this folder of the store."""
+    """Return the reader for `dcp.load` of this folder of the store."""
     made = FileSystemReader(folder)
     made.fs, made.path = Streams(store), folder
     return made
 
 
 class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where this runs
-    """The store as torch.distributed.checkpoint wants to see it. Paths are those below the store's folder.
+    """The store with the interface of torch.distributed.checkpoint. Paths are relative to the store's folder.
 
     Attributes:
         written: the files that were written through it, by path.
@@ -94,7 +94,7 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
 
     @override
     def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Folders come with their first file."""
+        """Do nothing: a folder appears with its first file."""
 
     @override
     @classmethod
@@ -111,7 +111,7 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
 
 
 class _Measured(io.RawIOBase):
-    """A stream that is written from beginning to end, its size and checksum so far, and why no more of it is to be written."""
+    """A stream for sequential writes, with its size and checksum so far. After an error it accepts no more bytes."""
 
     def __init__(self, stream: Any, check: Callable[[], object]) -> None:
         super().__init__()

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CHUNK = 2**22
-"""Bytes that are written at once."""
+"""The bytes of one write."""
 AHEAD = 2**20
-"""Bytes that are read at once."""
+"""The bytes of one read."""
 
 
 class NoResponseError(Exception):
@@ -28,14 +28,14 @@ class NoResponseError(Exception):
 
 
 def run_with_timeout(seconds: float | None, act: Callable[[], T]) -> T:
-    """What this returns or raises.
+    """Return the result of `act`, or raise its exception.
 
     Args:
-        seconds: for how long it is waited for; None: for ever, in this thread.
-        act: may be left behind, in a thread that does not keep the process alive.
+        seconds: the timeout. None: none, and `act` runs in this thread.
+        act: the operation. It may be abandoned in a daemon thread.
 
     Raises:
-        NoResponseError: it took longer.
+        NoResponseError: the timeout has expired.
     """
     if seconds is None:
         return act()
@@ -48,27 +48,27 @@ def run_with_timeout(seconds: float | None, act: Callable[[], T]) -> T:
             answer.set_exception(error)
 
     threading.Thread(target=run, name="store", daemon=True).start()
-    # Not `result(seconds)`: what is done may raise a TimeoutError of its own.
+    # Not `result(seconds)`: the operation may raise a TimeoutError of its own.
     if not wait([answer], seconds).done:
         raise NoResponseError
     return answer.result()
 
 
 class Bound(Protocol):
-    """Does something, and gives up after some time, by an exception."""
+    """Runs operations with a timeout, which raises an exception."""
 
     def __call__(self, act: Callable[[], T], /) -> T:
-        """What `act` returns."""
+        """Return the result of `act`."""
 
 
 class Sink(io.RawIOBase):
-    """A stream to write to, from beginning to end, and `finish` behind that.
+    """A stream for sequential writes, with `finish` at its end.
 
-    Errors are raised by `finish`: torch's C++ writer would replace them by an error of its own.
+    `finish` raises errors: torch's C++ writer would replace them by an error of its own.
 
     Args:
-        write: takes the next bytes, which are its own.
-        bound: by which that is done.
+        write: takes the next bytes, and owns them.
+        bound: runs it with a timeout.
     """
 
     def __init__(self, write: Callable[[bytearray], object], bound: Bound) -> None:
@@ -91,7 +91,7 @@ class Sink(io.RawIOBase):
         return True
 
     def finish(self) -> None:
-        """That was all. Raises what went wrong since the beginning."""
+        """Finish the stream. Raises the first error of all writes."""
         self._hand_on()
         if self._wrong:
             raise self._wrong
@@ -106,11 +106,11 @@ class Sink(io.RawIOBase):
 
 
 class Source(io.RawIOBase):
-    """A stream to read from, in which one can seek. To be read by `io.BufferedReader`.
+    """A seekable stream for reads, to be wrapped by `io.BufferedReader`.
 
     Args:
-        stream: that of a file system.
-        bound: by which it is read.
+        stream: the stream of a file system.
+        bound: runs reads with a timeout.
     """
 
     def __init__(self, stream: Any, bound: Bound) -> None:

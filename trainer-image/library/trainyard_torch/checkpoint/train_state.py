@@ -1,4 +1,4 @@
-"""A model and its optimizers, as a checkpoint holds them: by the names of the plain model, whatever the parallelism."""
+"""The state of a model and its optimizers in a checkpoint: by the names of the plain model, at any parallelism."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Fillable(Protocol):
-    """An object whose state dict depends on what a checkpoint has."""
+    """An object whose state dict depends on the content of a checkpoint."""
 
     def state_dict_for(self, keys: Collection[str] | None) -> dict[str, Any]:
-        """The state as it is, to be saved.
+        """Return the state.
 
         Args:
-            keys: of a checkpoint, from which it is to be filled in: then, what there is to fill in. Keys of nested dictionaries are
+            keys: None: the state to be saved. The keys of a checkpoint: the values to be filled in from it. Keys of nested dictionaries are
                 joined by dots, without the name of the object itself.
         """
 
 
 class TrainState(Stateful):  # type: ignore[misc]  # torch is there where this runs
-    """A model and its optimizers, in whatever parallelism, under the names that the plain model has.
+    """A model and its optimizers, at any parallelism, under the names of the plain model.
 
     Tied weights are stored under all their names; optimizer state under the first one. A parameter without state (frozen, or not used so far)
     has none after loading either, and may be trained from there on.
 
     Args:
-        models: the model; of a pipeline all stages that this process holds.
-        optimizers: those of its parameters: one for all of them, one for each stage, or any others.
+        models: the model; for a pipeline, all stages of this process.
+        optimizers: the optimizers of its parameters: one for all, one for each stage, or any others.
 
     Raises:
-        ValueError: a parameter of an optimizer is not the models', or is in two optimizers; two models have a parameter of one name;
+        ValueError: a parameter of an optimizer is not the models', or is in two optimizers; two models have a parameter of the same name;
             FSDP's first version is in one; or an optimizer is LBFGS.
     """
 
@@ -52,7 +52,7 @@ class TrainState(Stateful):  # type: ignore[misc]  # torch is there where this r
         self._models = [models] if isinstance(models, torch.nn.Module) else list(models)
         self._optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         if any(isinstance(each, torch.optim.LBFGS) for each in self._optimizers):
-            # Its step wants a closure, and its state is a list that grows.
+            # Its step needs a closure, and its state is a list that grows.
             raise ValueError(
                 "the state of LBFGS can be saved and not loaded: keep it out of the checkpoint, or take another optimizer"
             )
@@ -60,9 +60,9 @@ class TrainState(Stateful):  # type: ignore[misc]  # torch is there where this r
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """As torch's own `get_state_dict` does: optimizers that have no state yet get one, so that `torch.distributed.checkpoint.load` can fill it in.
+        """Return the state as torch's own `get_state_dict` does: optimizers without state get one, so that `torch.distributed.checkpoint.load` can fill it.
 
-        `Checkpoints` does without that.
+        `Checkpoints` does not need that.
         """
         for optimizer in self._optimizers:
             every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -71,7 +71,7 @@ class TrainState(Stateful):  # type: ignore[misc]  # torch is there where this r
         return self.state_dict_for(None)
 
     def state_dict_for(self, keys: Collection[str] | None) -> dict[str, Any]:
-        """The state as it is, or what there is to fill in from a checkpoint with these keys (`Fillable`).
+        """Return the state, or the values to be filled in from a checkpoint with these keys (`Fillable`).
 
         Raises:
             ValueError: as for the class; or the checkpoint has the state of another optimizer.
@@ -86,7 +86,7 @@ class TrainState(Stateful):  # type: ignore[misc]  # torch is there where this r
 
     @override
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        # Each model takes its own entries out of the whole; torch reports missing ones.
+        # Each model takes its own entries; torch reports missing ones.
         names = self._names()
         for optimizer in self._optimizers:
             optimizer_state.put(optimizer, names, state_dict["optimizer"])

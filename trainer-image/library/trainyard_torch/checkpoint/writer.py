@@ -1,4 +1,4 @@
-"""What the background thread does with a checkpoint: keep it in memory, store it, and remove the checkpoints that are no longer needed."""
+"""Write a checkpoint in the background thread: to memory, to the store, and remove the checkpoints that are no longer needed."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class CheckpointWriter:
     """One checkpoint and everything that its thread uses. If the thread is abandoned, training continues with new objects.
 
     Attributes:
-        communicator: by which the threads of all processes speak.
-        store: where it goes, with `history` on rank 0.
-        history: of the store.
-        keep: what stays there.
-        memory: where it is kept too; None: nowhere.
-        mark: that of the attempt's claim.
-        manifest: what it is of.
-        state: a copy on the host, as `staged` makes it.
-        tier: how far it goes.
+        communicator: the communicator of the threads of all processes.
+        store: the store.
+        history: the checkpoints in the store, used on rank 0.
+        keep: which checkpoints are kept in the store.
+        memory: the checkpoints in memory; None: none.
+        mark: the mark of the attempt's claim.
+        manifest: the manifest of the checkpoint.
+        state: a copy on the host, made by `staged`.
+        tier: where the checkpoint goes.
         stored: called on rank 0 when the checkpoint is committed.
     """
 
@@ -61,7 +61,7 @@ class CheckpointWriter:
     stored: Callable[[Manifest], None]
 
     def __call__(self, saving: BackgroundSave) -> None:
-        """Do it, on all processes at once.
+        """Write the checkpoint, on all processes at once.
 
         Raises:
             CheckpointException, StoreError: it could not be written; all processes know.
@@ -73,12 +73,12 @@ class CheckpointWriter:
             return
         folder, unanswered = str(self.manifest.name), self.store.unanswered
         out, streams = writer(self.store, folder, saving.check)
-        # Of replicated entries rank 0's is stored, as a whole: a mixture of ranks that differ (running means, for example) would be no rank's state.
+        # Of replicated entries rank 0's is stored as a whole: a mixture of ranks that differ (running means, for example) would be no rank's state.
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         try:
             dcp.save(self.state, storage_writer=out, planner=planner, process_group=self.communicator.group)
         except CheckpointException:
-            # All know of it, and write no more.
+            # All processes know, and write no more.
             self.communicator.run_on_rank0(lambda: self._drop(unanswered))
             raise
         files = {path.removeprefix(f"{folder}/"): file for path, file in streams.written.items()}
@@ -100,7 +100,7 @@ class CheckpointWriter:
     def _remember(self, memory: Memory, saving: BackgroundSave) -> None:
         try:
             self.communicator.run_on_all(lambda: memory.write(self.manifest, self.mark, local(self.state)))
-            # Not before all have theirs.
+            # Not before all processes have theirs.
             self.communicator.run_on_all(lambda: memory.keep(self.manifest.name))
         except RankFailedError as error:
             saving.memory_error = str(error)
