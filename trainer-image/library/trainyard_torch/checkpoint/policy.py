@@ -24,15 +24,15 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True)
 class CheckpointPolicy:
-    """When checkpoints are made, which stay, and for how long they are waited for.
+    """When checkpoints are made, which are kept, and the timeouts.
 
     Attributes:
-        store: when one is stored.
-        memory: when one is kept in memory; None: never. What is stored is kept there too.
-        keep: which ones stay in the store; in memory it is the last.
-        memory_dir: on a file system in memory that outlives a process. In a pod it counts against the memory limit.
-        operation_timeout_seconds: for one answer of the store (`Store`).
-        save_timeout_seconds: for a whole checkpoint.
+        store: when a checkpoint is stored.
+        memory: when a checkpoint is kept in memory; None: never. Stored checkpoints are kept there, too.
+        keep: which checkpoints are kept in the store. Memory keeps the last one.
+        memory_dir: a folder on a file system in memory that survives the process. In a pod it counts against the memory limit.
+        operation_timeout_seconds: the timeout of one operation of the store (`Store`).
+        save_timeout_seconds: the timeout of a whole checkpoint.
 
     Raises:
         ValueError: a number of seconds is not positive.

@@ -1,1 +1,1 @@
-"""Less communication between training processes: smaller messages, or fewer."""
+"""Reduce the communication between training processes: smaller messages, or fewer."""

@@ -44,7 +44,7 @@ class ModelAveraging:
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """The number of steps taken."""
         return int(self._averager.step) - 1
 
     @property
@@ -53,10 +53,10 @@ class ModelAveraging:
         return self.steps <= self._warmup_steps or self.steps % max(self._levels) == 0
 
     def step(self) -> int:
-        """Count a step, and average where it is time for it.
+        """Count a step, and average parameters if it is due.
 
         Returns:
-            Number of processes that averaged their parameters; 0: none.
+            The number of processes that averaged their parameters; 0: none.
 
         Raises:
             ValueError: no parameter has a gradient.
@@ -69,11 +69,11 @@ class ModelAveraging:
         return due[-1] if due and taken >= self._warmup_steps else 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return what a checkpoint has to hold, in addition to model and optimizer."""
+        """Return the state for a checkpoint, in addition to model and optimizer."""
         return {"steps": self.steps, "exchanges": self._hook.iter}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore the state of `state_dict`."""
         self._averager.step, self._hook.iter = state["steps"] + 1, state["exchanges"]
 
 
@@ -83,13 +83,13 @@ def local_sgd(
     """Average gradients inside replica groups in each step, and parameters over all processes every `period` steps.
 
     Args:
-        model: wrapped in DDP over all processes, and without another hook.
-        replica_group: from `join_replica_group`. With one process per group this is plain local SGD, which exchanges no gradients at all.
-        period: steps from one averaging to the next.
-        warmup_steps: steps at the beginning in which gradients are averaged over all processes, as DDP does it.
+        model: a model in DDP over all processes, without another hook.
+        replica_group: the result of `join_replica_group`. One process per group is plain local SGD, which exchanges no gradients at all.
+        period: the steps between two averagings.
+        warmup_steps: the first steps, in which DDP averages gradients over all processes.
 
     Raises:
-        ValueError: a number is out of its range, or the model cannot be trained so.
+        ValueError: a number is out of range, or the model cannot be trained so.
     """
     return ModelAveraging(model, replica_group, {period: replica_group.layout.world_size}, warmup_steps)
 
@@ -97,13 +97,13 @@ def local_sgd(
 def hierarchical_sgd(
     model: DistributedDataParallel, replica_group: ReplicaGroup, *, levels: Mapping[int, int], warmup_steps: int = 0
 ) -> ModelAveraging:
-    """The same with several levels: the more distant, the less often.
+    """Average parameters at several levels: the more distant, the less often.
 
     Args:
         model: as for `local_sgd`.
         replica_group: as for `local_sgd`.
-        levels: after how many steps how many processes of consecutive ranks average their parameters: `{4: 8, 16: 64}`. Numbers of
-            steps are multiples of each other, and so are groups; the last is all processes.
+        levels: the number of steps after which so many processes of consecutive ranks average their parameters: `{4: 8, 16: 64}`. Steps
+            are multiples of each other, and so are group sizes; the last group is all processes.
         warmup_steps: as for `local_sgd`.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Gradients of a DDP model in fewer bytes: torch's communication hooks, counted, and with a state for checkpoints.
+"""Compress the gradients of a DDP model: torch's communication hooks, with byte counts and a state for checkpoints.
 
-It does not choose: what is lost in precision is the user's to weigh.
+The user chooses the compression, and weighs the loss of precision.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 Plain = Literal["none", "fp16", "bf16"]
 HALF = 2
-"""Bytes of a number in fp16 and bf16."""
+"""The bytes of a number in fp16 and bf16."""
 
 
 class Compression:
-    """What happens to the gradients of one model, and how many bytes they were. `compress` makes it.
+    """The compression of one model's gradients, with byte counts. Made by `compress`.
 
     Attributes:
-        sent_bytes: what this process has handed to all-reduces so far. A ring sends 2 (n - 1) / n times as much over the wire.
-        full_bytes: what it would have been without compression.
+        sent_bytes: the bytes that this process has passed to all-reduces. A ring sends 2 (n - 1) / n times as much over the network.
+        full_bytes: the same without compression.
     """
 
     def __init__(self, model: DistributedDataParallel, how: Plain | PowerSGD) -> None:
@@ -44,7 +44,7 @@ class Compression:
         self._low_rank = LowRank(how, parameters, self._group) if isinstance(how, PowerSGD) else None
 
     def exchange(self, bucket: dist.GradBucket) -> Future[Tensor]:
-        """Begin to exchange one bucket of gradients: DDP calls it."""
+        """Start to reduce one bucket of gradients. DDP calls it."""
         buffer = bucket.buffer()
         self.full_bytes += buffer.nbytes
         if self._low_rank is not None:
@@ -63,14 +63,14 @@ class Compression:
             self._low_rank.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint has to hold: the same on all processes, for any number of them; empty but for PowerSGD.
+        """Return the state for a checkpoint: the same on all processes, for any number of them; empty except for PowerSGD.
 
-        With PowerSGD, all processes have to ask at the same time, as `torch.distributed.checkpoint` does.
+        With PowerSGD, all processes must call it at the same time, as `torch.distributed.checkpoint` does.
         """
         return {} if self._low_rank is None else self._low_rank.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave.
+        """Restore the state of `state_dict`.
 
         Raises:
             ValueError: it is of another model, or of another rank of PowerSGD.
@@ -80,16 +80,16 @@ class Compression:
 
 
 def compress(model: DistributedDataParallel, how: Plain | Literal["powersgd"] | PowerSGD) -> Compression:
-    """Exchange the gradients of a model in fewer bytes, from the next step on. Once for a model.
+    """Compress the gradients of a model from the next step on. Call it once per model.
 
     Args:
-        model: wrapped in DDP, with the same arguments on all processes.
-        how: "fp16" and "bf16" halve the bytes of fp32: fp16 has more digits, and overflows beyond 65504 (divide the loss, or take bf16).
-            "powersgd", or `PowerSGD` with its options: far fewer bytes for matrices, at the price of an approximation. "none": as DDP
-            does without, counted, to compare with.
+        model: a model in DDP, with the same arguments on all processes.
+        how: "fp16" and "bf16" halve the bytes of fp32: fp16 has more digits, and overflows beyond 65504 (divide the loss, or use bf16).
+            "powersgd", or `PowerSGD` with its options: far fewer bytes for matrices, by an approximation. "none": DDP's own reduction with byte
+            counts, for comparison.
 
     Returns:
-        What counts the bytes, and belongs into the checkpoint with PowerSGD.
+        The byte counts. With PowerSGD, store it in the checkpoint.
 
     Raises:
         ValueError: the model is not wrapped in DDP, it has a communication hook already, or `how` is invalid.

@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from trainyard_torch.communication.replica_group import ReplicaGroup
 
 MESSAGE = 1 << 26
-"""Elements that are sent at once: 256 MiB of fp32."""
+"""The elements that are sent at once: 256 MiB of fp32."""
 
 
 class DiLoCo:
     """The outer optimizer of one model. Call `step` after each step of the inner one.
 
-    It holds, in fp32 at least, the parameters of the last exchange and a momentum: twice the model, and once more while it exchanges.
+    It stores, in fp32 at least, the parameters of the last synchronization and a momentum: twice the model, and once more while it synchronizes.
 
     Args:
-        model: has all of its parameters on each process, the same on all; wrapped in DDP over `replica_group.intra_group` if groups have several processes.
-        replica_group: from `join_replica_group`.
-        sync_every: inner steps of a round, H in the paper, where it is 500.
+        model: has all of its parameters on each process, equal on all. In DDP over `replica_group.intra_group` if groups have several processes.
+        replica_group: the result of `join_replica_group`.
+        sync_every: the inner steps of a round, H in the paper, where it is 500.
         outer_lr: the outer learning rate.
-        outer_momentum: the outer momentum, by Nesterov; from 0 to less than 1.
+        outer_momentum: the outer Nesterov momentum, from 0 to less than 1.
 
     Attributes:
-        steps: inner steps so far.
-        sent_bytes: bytes that this process has passed to all-reduces between groups. Each process of a group sends its share.
+        steps: the inner steps so far.
+        sent_bytes: the bytes that this process has passed to all-reduces between groups. Each process of a group sends its share.
 
     Raises:
-        ValueError: a number is out of its range, or the model is wrapped over other processes.
+        ValueError: a number is out of range, or the model is wrapped over other processes.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class DiLoCo:
         named = (model.module if wrapped else model).named_parameters()
         self._local = {name: value for name, value in named if value.requires_grad}
         self._global = {name: _wide(value.detach()).clone() for name, value in self._local.items()}
-        # No other code makes the groups start from the same parameters.
+        # Nothing else makes the groups start from the same parameters.
         for value in self._global.values():
             dist.broadcast(value, src=0)
         self._outer = torch.optim.SGD(self._global.values(), outer_lr, outer_momentum, nesterov=outer_momentum > 0)
         for value in self._global.values():
-            # torch starts with zeros; created now, so that each checkpoint has the same keys.
+            # torch starts with zeros. Created now, so that each checkpoint has the same keys.
             self._outer.state[value]["momentum_buffer"] = torch.zeros_like(value)
         self._begin()
 
@@ -103,12 +103,12 @@ class DiLoCo:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold, in addition to model and inner optimizer: the same on all processes, for any number of groups."""
+        """Return the state for a checkpoint, in addition to model and inner optimizer: the same on all processes, for any number of groups."""
         moved = {name: self._outer.state[value]["momentum_buffer"] for name, value in self._global.items()}
         return {"steps": self.steps, "parameters": dict(self._global), "momentum": moved}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave. The model's own parameters are the model's to load.
+        """Restore the state of `state_dict`. The model's parameters are loaded separately.
 
         Raises:
             ValueError: it is of another model.
@@ -149,12 +149,12 @@ class DiLoCo:
 
 
 def _wide(value: Tensor) -> Tensor:
-    """In fp32 at least: a small outer step would be lost in 16 bits."""
+    """Return the type for the outer state, fp32 at least: a small outer step would be lost in 16 bits."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 def _messages(parameters: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Names of parameters that are sent together: of one type, and few enough."""
+    """Return the names of parameters that are sent together: of one type, and few enough."""
     names: list[str] = []
     elements = 0
     for name, value in parameters.items():

@@ -1,11 +1,10 @@
-"""torch's PowerSGD with a state that survives restarts. Which model is compressed, and from which step, is the caller's choice.
+"""torch's PowerSGD with a state that survives restarts. The caller chooses the model and the first compressed step.
 
 torch stores PowerSGD's state per bucket. DDP rebuilds its buckets after the first step of each process, so after a restart a bucket
-holds other parameters than the ones that were remembered for it. Here the memory is kept by parameter, and laid out for whatever a bucket
-holds.
+holds other parameters than those of the stored state. Here the state is stored by parameter, and arranged for the parameters of each bucket.
 
-The errors differ from process to process, but only their mean counts: both factors of the approximation are sums over processes, linear in
-gradient plus error (the source, section 3 and lemma 3). So the mean is what a checkpoint holds: it is as large as one gradient, and fits
+The errors differ between processes, but only their mean matters: both factors of the approximation are sums over processes, linear in
+gradient plus error (the source, section 3 and lemma 3). So a checkpoint stores the mean: it is as large as one gradient, and fits
 any number of processes.
 
 Source: T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019.
@@ -36,13 +35,13 @@ class PowerSGD:
     """How strongly gradients are compressed.
 
     Attributes:
-        rank: columns of each factor, from 1 on. More is nearer to the gradient, and more bytes; 1 to 4 is usual, 32 for language models.
-        start_step: first step to be compressed, from 2 on. Gradients change fastest early; a tenth of all steps is a good first choice.
-        min_compression_rate: a matrix is compressed only where that makes it smaller than 1 / `min_compression_rate`.
+        rank: the columns of each factor, at least 1. More columns approximate better and need more bytes; 1 to 4 is usual, 32 for language models.
+        start_step: the first compressed step, at least 2. Gradients change fastest early; a tenth of all steps is a good first choice.
+        min_compression_rate: a matrix is compressed only if that makes it smaller than 1 / `min_compression_rate`.
         epsilon: added to the norms by which factors are divided: with 0, a gradient that is 0 becomes NaN.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     rank: int = 1
@@ -57,12 +56,12 @@ class PowerSGD:
 
 
 class LowRank:
-    """The exchange of gradients by PowerSGD, for one model.
+    """The reduction of gradients by PowerSGD for one model.
 
     Args:
-        options: how.
-        parameters: those that have gradients, by name.
-        group: the processes that exchange them.
+        options: the options.
+        parameters: the parameters with gradients, by name.
+        group: the processes that reduce them.
 
     Raises:
         ValueError: a parameter is a scalar.
@@ -85,12 +84,12 @@ class LowRank:
         )
         self._layout: dict[int, list[str]] = {}
         self._exchanged: set[int] = set()
-        # What lies in no bucket.
+        # The state of parameters that are in no bucket.
         self._errors: dict[str, Tensor] = {}
         self._factors: dict[str, Tensor] = {}
 
     def exchange(self, bucket: dist.GradBucket) -> tuple[Future[Tensor], int]:
-        """Start to exchange one bucket. Return the future, and the bytes that this process sends."""
+        """Start to reduce one bucket. Return the future, and the bytes that this process sends."""
         index, names = bucket.index(), [self._names[id(parameter)] for parameter in bucket.parameters()]
         if self._torch.iter < self._options.start_step:
             return powerSGD_hook(self._torch, bucket), bucket.buffer().nbytes
@@ -111,16 +110,16 @@ class LowRank:
         return future, sent
 
     def reset(self) -> None:
-        """Forget all errors and factors, and go on compressing."""
+        """Drop all errors and factors, and continue to compress."""
         self._layout.clear()
         for memory in (self._errors, self._factors, *self._memories()):
             memory.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds: the same on all processes. All of the group have to ask at the same time, between two steps.
+        """Return the state for a checkpoint: the same on all processes. All of the group must call it at the same time, between two steps.
 
-        The errors of this process are replaced by their mean over all processes, here as in the checkpoint: so a run that continues and one that
-        is resumed do the same.
+        The errors of this process are replaced by their mean over all processes, here as in the checkpoint. So a run that continues and one that
+        resumes are equal.
         """
         self._exchanged.clear()
         self._take_up()
@@ -128,7 +127,7 @@ class LowRank:
             self._errors.setdefault(
                 name, torch.zeros(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
             )
-        # One tensor after the other: a second copy of all would not always fit.
+        # One tensor after the other: a second copy of all might not fit.
         for name in self._parameters:
             dist.all_reduce(self._errors[name], group=self._group)
             self._errors[name].div_(self._group.size())
@@ -143,7 +142,7 @@ class LowRank:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave, with any number of processes.
+        """Restore the state of `state_dict`, with any number of processes.
 
         Raises:
             ValueError: it is of other parameters, or of another rank.
@@ -169,12 +168,12 @@ class LowRank:
         self._torch.iter = state["step"]
 
     def _forget_what_is_not_finite(self, index: int) -> None:
-        """Of the step before: a loss scale that was too large makes all of it NaN, and that would stay for ever. Nothing is waited for."""
+        """Drop a state with NaN: a loss scale that was too large makes all of it NaN, and it would stay NaN. Does not synchronize."""
         error, factor = self._torch.error_dict.get(index), self._torch.q_memory_dict.get(index)
         if error is not None:
             error.nan_to_num_(0.0, 0.0, 0.0)
         if factor is not None:
-            # The same on all processes, as it was.
+            # The same on all processes, as before.
             drawn = torch.Generator(factor.device).manual_seed(self._torch.iter)
             fresh = torch.randn(factor.shape, generator=drawn, device=factor.device, dtype=factor.dtype)
             factor.copy_(torch.where(factor.isfinite(), factor, fresh))
@@ -183,7 +182,7 @@ class LowRank:
         return self._torch.error_dict, self._torch.p_memory_dict, self._torch.q_memory_dict
 
     def _width(self, name: str) -> int:
-        """Columns of the factors of a parameter; 0 where it is sent as it is. By the rule of torch's hook, which lays out by it."""
+        """Return the columns of a parameter's factors; 0 if it is sent as it is. By the rule of torch's hook, which decides the layout."""
         rows, columns = self._matrix(name)
         rank = min(rows, columns, self._options.rank)
         return rank if (rows + columns) * rank * self._options.min_compression_rate < rows * columns else 0
@@ -193,14 +192,14 @@ class LowRank:
         return shape[0], self._parameters[name].numel() // max(1, shape[0])
 
     def _sent(self, name: str) -> tuple[int, ...]:
-        """Elements of what is sent for a parameter: itself, or both factors."""
+        """Return the elements that are sent for a parameter: itself, or both factors."""
         width = self._width(name)
         return tuple(side * width for side in self._matrix(name)) if width else (self._parameters[name].numel(),)
 
     def _factor(self, name: str) -> Tensor:
         """Return the initial right factor of a parameter: its last value, or random numbers that depend on the name only.
 
-        torch draws them bucket by bucket, so that they would be others after a restart, when the buckets are.
+        torch draws them bucket by bucket, so they would differ after a restart, when the buckets differ.
         """
         if name in self._factors:
             return self._factors[name]
@@ -216,12 +215,12 @@ class LowRank:
             sizes = [self._parameters[name].numel() for name in names]
             self._errors.update(_split(errors.pop(index), names, sizes))
             narrow = [name for name in names if self._width(name)]
-            # The left factor is written before it is read: it has no memory.
+            # The left factor is written before it is read: it has no state.
             lefts.pop(index)
             self._factors.update(_split(rights.pop(index), narrow, [self._sent(name)[1] for name in narrow]))
 
     def _lay_out(self, index: int, names: list[str], buffer: Tensor) -> None:
-        """Move the state into the bucket that now holds these parameters. Missing errors are left to torch, which starts with 0."""
+        """Move the state into the bucket that now holds these parameters. torch initializes missing errors with 0."""
         errors, lefts, rights = self._memories()
         self._layout[index] = names
         if all(name in self._errors for name in names):

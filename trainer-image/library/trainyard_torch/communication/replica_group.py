@@ -22,9 +22,9 @@ class ReplicaGroup:
     """The replica group of this process. Made by `join_replica_group`.
 
     Attributes:
-        layout: how all processes are divided.
-        index: of this group, from 0 on.
-        intra_group: its processes; what DDP takes as `process_group`.
+        layout: the division of all processes.
+        index: the index of this group, from 0 on.
+        intra_group: the processes of this group, for DDP's `process_group`.
         inter_group: this process and those with the same rank in the other groups.
     """
 
@@ -49,26 +49,26 @@ def join_replica_group(groups: int) -> ReplicaGroup:
 
 
 class ReplicaGroupState:
-    """Model and optimizer of this replica group, for checkpoints between synchronizations, from which a run resumes exactly.
+    """The model and optimizer of this replica group, for checkpoints between synchronizations, from which a run resumes exactly.
 
     Each group saves its own, under its index. Without it, all groups resume with the state of group 0. It does not fit
-    another number of groups: leave it out of `load` then.
+    another number of groups: then leave it out of `load`.
 
     Args:
-        model: as it is trained.
-        optimizer: that of its parameters.
-        replica_group: of this process.
+        model: the model as it is trained.
+        optimizer: the optimizer of its parameters.
+        replica_group: the replica group of this process.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, replica_group: ReplicaGroup) -> None:
         self._train_state, self._name = TrainState(model, optimizer), f"replica_group_{replica_group.index}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold of this group."""
+        """Return this group's state for a checkpoint."""
         return {self._name: self._train_state.state_dict()}
 
     def state_dict_for(self, keys: Collection[str] | None) -> dict[str, Any]:
-        """The same, or what there is to fill in from a checkpoint with these keys (`Fillable`)."""
+        """Return the state, or the values to be filled in from a checkpoint with these keys (`Fillable`)."""
         inner = f"{self._name}."
         own = None if keys is None else [key.removeprefix(inner) for key in keys if key.startswith(inner)]
         return {self._name: self._train_state.state_dict_for(own)}

@@ -1,7 +1,7 @@
-"""Which processes exchange every step, and which only now and then. Pure.
+"""Divide processes into groups that communicate in every step, and rarely with each other. Pure.
 
 A replica group is a group of processes with fast links; links between groups are slow. Its processes have consecutive ranks, as the
-operator numbers the workers of a node, and of nodes that are near each other.
+operator numbers the workers of a node, and of adjacent nodes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class ReplicaGroupLayout:
     """Processes in replica groups of equal size.
 
     Attributes:
-        world_size: how many processes there are.
-        count: number of groups.
+        world_size: the number of processes.
+        count: the number of groups.
 
     Raises:
-        ValueError: they cannot be divided so.
+        ValueError: the number of groups does not divide them.
     """
 
     world_size: int
@@ -39,7 +39,7 @@ class ReplicaGroupLayout:
 
     @property
     def size(self) -> int:
-        """Number of processes in a group."""
+        """The number of processes in a group."""
         return self.world_size // self.count
 
     def of(self, rank: int) -> int:

@@ -22,8 +22,8 @@ def environment(environ: Mapping[str, str], world_size: int) -> dict[str, Any]:
     """Return the environment section of the record.
 
     Args:
-        environ: with the operator's variables for the job, and TRAINYARD_IMAGE if it is set.
-        world_size: processes of the training.
+        environ: the environment, with the operator's variables for the job, and TRAINYARD_IMAGE if it is set.
+        world_size: the number of processes of the training.
     """
     job_attempt = JobAttempt.of(environ)
     # Querying the name would create a context on a GPU that is not in use.

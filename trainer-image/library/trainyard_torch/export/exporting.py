@@ -1,4 +1,4 @@
-"""A trained model as files in a folder, on a volume or in an object store, with a record: all of it, or nothing that counts."""
+"""Export a trained model to a folder on a volume or in an object store, with a record, atomically."""
 
 from __future__ import annotations
 
@@ -48,27 +48,26 @@ def export_model(
     provenance: Provenance | None = None,
     **options: Any,
 ) -> Record:
-    """Export a model, in whatever parallelism it was trained. To be called by all processes; the first writes.
+    """Export a model that was trained at any parallelism. All processes call it; rank 0 writes.
 
-    The files appear one by one and count from the moment at which the record is there. An export of the same weights in the same formats
-    that is there already is left as it is.
+    The files appear one by one, and are valid once the record exists. An existing export of the same weights in the same formats is kept.
 
     Args:
-        model: as it was trained; of a pipeline this process's stages.
+        model: the model as it was trained; for a pipeline, this process's stages.
         url: the export's own folder: a path, or `s3://bucket/folder` and the like.
         formats: "torch" (a state dict), "safetensors" (the same), "torch.export" and "onnx" (programs, in inference mode, on the CPU).
-        model_factory: makes the model as it is in one process, its weights of no interest; for programs, where the model is spread.
-        example_inputs: what `forward` takes: tensors for its first parameters; for programs.
+        model_factory: makes the model of a single process, with any weights; needed for programs of a sharded model.
+        example_inputs: tensors for the first parameters of `forward`; needed for programs.
         dynamic_shapes: dimensions of the example that may have any size: `{"x": {0: "batch"}}`.
         provenance: what the program knows about the training.
-        options: for fsspec's file system.
+        options: options for fsspec's file system.
 
     Returns:
         The record that is stored with the files; the same on all processes.
 
     Raises:
-        ValueError: a parameter does not fit.
-        ExportError: the model cannot be exported like this, a package is missing, or something else is in the folder.
+        ValueError: an argument is invalid.
+        ExportError: the model cannot be exported like this, a package is missing, or the folder has other files.
         StoreError: the store cannot be used.
     """
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
@@ -113,8 +112,8 @@ def read_record(url: str, *, verify: bool = False, **options: Any) -> Record | N
 
     Args:
         url: the export's folder.
-        verify: whether to read all files and to compare their checksums; else their sizes are compared.
-        options: for fsspec's file system.
+        verify: whether to compare the checksums of all files by reading them; otherwise only their sizes are compared.
+        options: options for fsspec's file system.
 
     Raises:
         ExportError: the record cannot be read, or a file does not match it.
@@ -169,7 +168,7 @@ def _record(
 def _written(
     store: Store, formats: tuple[Format, ...], weights: Weights, program: Program | None, record: Record
 ) -> Record:
-    """On rank 0."""
+    """Write the export, on rank 0."""
     names = {FILES[name] for name in formats}
     if there := _read(store):
         if there.fits(record, names):
@@ -191,14 +190,14 @@ def _written(
             store.take(path, path.name)
     store.sync_folder("")
     store.write(NAME, whole.text().encode())
-    # With what a process has left behind that was killed.
+    # Remove the files of an interrupted export, too.
     for name in (UNFINISHED, *(name for name in store.folders() if PARTIAL in name)):
         store.remove(name)
     return whole
 
 
 def _left(store: Store) -> set[str]:
-    """The files of an export that was broken off here. Raises ExportError where there is anything else."""
+    """Return the files of an export that was interrupted here. Raises ExportError if there are others."""
     ours: set[str] = set()
     if text := store.read(UNFINISHED):
         with suppress(ValueError, TypeError):

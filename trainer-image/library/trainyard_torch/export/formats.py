@@ -1,4 +1,4 @@
-"""The files of an export, each written by the library of its format, into a local folder."""
+"""Write the files of an export to a local folder, each by the library of its format."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 def checked(formats: Collection[str]) -> tuple[Format, ...]:
-    """These formats, in the order in which they are written.
+    """Return these formats in the order in which they are written.
 
     Raises:
         ValueError: a format is unknown, or the list is empty.
-        ExportError: a package that one needs is missing.
+        ExportError: a package that a format needs is missing.
     """
     if isinstance(formats, str):
         formats = (formats,)
@@ -65,10 +65,10 @@ def checked(formats: Collection[str]) -> tuple[Format, ...]:
 def inputs(
     model: nn.Module, example: tuple[torch.Tensor, ...], dynamic: Mapping[str, Mapping[int, str]]
 ) -> tuple[Input, ...]:
-    """What the model is traced with, by the names of its `forward`'s parameters.
+    """Return the inputs for tracing by the parameter names of the model's `forward`.
 
     Args:
-        model: in one piece.
+        model: the unsharded model.
         example: a tensor for each of the first parameters.
         dynamic: dimensions that may have any size, by parameter and number of the dimension, with a name for each.
 
@@ -113,13 +113,13 @@ def inputs(
 
 @dataclass(frozen=True)
 class Program:
-    """What a model does, for formats that hold that.
+    """The traced program of a model, for formats that store it.
 
     Attributes:
-        model: in one piece.
-        example: what it was traced with.
-        described: the same as records.
-        exported: what torch.export makes of it.
+        model: the unsharded model.
+        example: the inputs that it was traced with.
+        described: their description for the record.
+        exported: the result of torch.export.
     """
 
     model: nn.Module
@@ -129,19 +129,19 @@ class Program:
 
 
 def traced(model: nn.Module, example: tuple[torch.Tensor, ...], described: tuple[Input, ...]) -> Program:
-    """The model's program, as torch.export sees it.
+    """Return the model's program, as torch.export traces it.
 
     Raises:
-        ExportError: torch cannot follow its `forward`.
+        ExportError: torch cannot trace its `forward`.
     """
-    # Of two dimensions with one name torch is to know that they are one.
+    # torch must know that two dimensions of one name are equal.
     named = {called: torch.export.Dim(called) for each in described for called in each.dynamic.values()}
     shapes = {
         each.name: {int(dimension): named[called] for dimension, called in each.dynamic.items()} or None
         for each in described
     }
     try:
-        # strict: torch before 2.7 would go by the bytecode, which fails more often and gives the same program.
+        # strict: before 2.7, torch would trace the bytecode, which fails more often and gives the same program.
         exported = torch.export.export(model, example, dynamic_shapes=shapes if named else None, strict=False)
     except Exception as error:
         raise ExportError(
@@ -154,17 +154,17 @@ def traced(model: nn.Module, example: tuple[torch.Tensor, ...], described: tuple
 def write(
     formats: tuple[Format, ...], weights: Weights, program: Program | None, folder: Path, metadata: Mapping[str, str]
 ) -> None:
-    """Write these formats into a folder.
+    """Write these formats to a folder.
 
     Args:
-        formats: as `checked` gives them.
-        weights: the model's.
-        program: what `traced` gave; None where no format needs it.
-        folder: an empty one.
-        metadata: texts for the head of the safetensors file.
+        formats: the result of `checked`.
+        weights: the weights of the model.
+        program: the result of `traced`; None if no format needs it.
+        folder: an empty folder.
+        metadata: texts for the header of the safetensors file.
 
     Raises:
-        ExportError: a format cannot hold the model, or the folder no more files.
+        ExportError: a format cannot store the model, or the disk is full.
     """
     writers: dict[Format, Callable[[Path], None]] = {
         "torch": lambda path: torch.save(dict(weights.state), path),
@@ -200,7 +200,7 @@ def _safetensors(weights: Weights, path: Path, metadata: Mapping[str, str]) -> N
             )
         tensor = value.contiguous()
         place = tensor.untyped_storage().data_ptr()
-        # The format has no two views of one memory.
+        # The format cannot store two views of one memory.
         tensors[name] = tensor.clone() if place in places else tensor
         if tensor.numel():
             places.add(place)
@@ -216,12 +216,12 @@ def _safetensors(weights: Weights, path: Path, metadata: Mapping[str, str]) -> N
 def _onnx(program: Program, size: int, path: Path) -> None:
     """Use torch's exporter, or the older one if an operator is missing: both handle what torch.export could trace."""
     with warnings.catch_warnings():
-        # Of deprecated things that torch and onnxscript use themselves.
+        # Deprecation warnings of torch and onnxscript about their own code.
         warnings.simplefilter("ignore")
         try:
             torch.onnx.export(program.exported, (), str(path), dynamo=True, verbose=False, external_data=size > LARGE)
         except Exception as error:  # noqa: BLE001 - of many kinds
-            # Torch 2.6 has no batch norm, with the current onnxscript.
+            # Torch 2.6 with the current onnxscript has no batch norm.
             why = reason(error.__cause__ or error)
             logger.warning("torch's ONNX exporter cannot translate the model (%s): the older one is used", why)
             torch.onnx.export(

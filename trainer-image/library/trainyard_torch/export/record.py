@@ -1,6 +1,6 @@
 """The record of an export: provenance of the model, and how to verify that all files are complete. Pure.
 
-The record is written when all files of the export are stored, in one piece; a folder without one is no export.
+The record is written atomically after all other files. A folder without one is no export.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME = "RECORD.json"
 
 
 class ExportError(Exception):
-    """A model could not be exported, or an export not be read. The message says why, and what to do."""
+    """A model could not be exported, or an export could not be read. The message says why, and how to fix it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Code:
     """The version of the program.
 
     Attributes:
-        commit: of its repository; "" if unknown.
+        commit: the commit of its repository; "" if unknown.
         dirty: whether tracked files differed from the commit; None if unknown.
     """
 
@@ -41,13 +41,13 @@ class Code:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a model comes from.
+    """The provenance of a model.
 
     Attributes:
-        configuration: its arguments: a mapping, an `argparse.Namespace` or a dataclass. None: those of the command line, as they are.
+        configuration: its arguments: a mapping, an `argparse.Namespace` or a dataclass. None: those of the command line.
         data: dataset and position: `{"source": "s3://bucket/images", **batches.state()}`. None: taken from the checkpoint.
         metrics: numbers that describe its quality.
-        checkpoint: what the model was loaded from, or saved as: the manifest that `Checkpoints.load` or `load_weights` returned.
+        checkpoint: the manifest of the model's checkpoint, as returned by `Checkpoints.load` or `load_weights`.
         checkpoints: the folder of that checkpoint.
         code: the version of the program. None: from TRAINYARD_COMMIT, else from git.
     """
@@ -69,12 +69,12 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Input:
-    """An example that the model was traced with.
+    """An example input that the model was traced with.
 
     Attributes:
-        name: of the parameter of `forward`.
-        dtype: of the tensor, such as float32.
-        shape: of the tensor.
+        name: the name of the parameter of `forward`.
+        dtype: the type of the tensor, such as float32.
+        shape: the shape of the tensor.
         dynamic: dimensions that may have any size, with the name of each.
     """
 
@@ -86,22 +86,22 @@ class Input:
 
 @dataclass(frozen=True)
 class Record:
-    """What an export is of.
+    """The content of an export.
 
     Attributes:
         model: the name of its class.
-        parameters: how many numbers its state has.
-        weights: SHA-256 of names, types, shapes and values: the same for the same weights, whatever the file's format.
-        tied: names that share the tensor of another one, with that one.
-        inputs: what it was traced with; empty where it was not.
+        parameters: the number of elements of its state.
+        weights: SHA-256 of names, types, shapes and values: equal for equal weights, in any file format.
+        tied: names that share a tensor, each with the name that holds it.
+        inputs: the inputs of the trace; empty without a trace.
         code: the version of the program.
         configuration: the program's arguments.
-        data: which data the model has seen, and how far.
+        data: the data that the model has seen, and its position.
         environment: Python, torch, devices, the image and the job.
         metrics: numbers that describe its quality.
-        checkpoint: what the model comes from: folder, name, step and attempt; empty if unknown.
-        time: when it was exported, in seconds since 1970.
-        files: all files of the export but the record itself, by name.
+        checkpoint: the checkpoint of the model: folder, name, step and attempt; empty if unknown.
+        time: the time of the export, in seconds since 1970.
+        files: all files of the export except the record itself, by name.
     """
 
     model: str
@@ -119,18 +119,18 @@ class Record:
     files: Mapping[str, File] = field(default_factory=dict)
 
     def text(self) -> str:
-        """What is written: JSON, with a checksum of its own."""
+        """Return the record as JSON with a checksum of its own."""
         content = {"format": FORMAT, **jsonable(self)}
         return json.dumps({**content, "sha256": digest(content)}, indent=1) + "\n"
 
     def fits(self, other: Record, files: AbstractSet[str]) -> bool:
-        """Whether this is an export of the same weights with these files; programs traced with the same."""
+        """Return whether this is an export of the same weights to the same files, with programs traced in the same way."""
         same = not other.inputs or jsonable(self.inputs) == jsonable(other.inputs)
         return same and self.weights == other.weights and files <= self.files.keys()
 
     @classmethod
     def parse(cls, text: str | bytes) -> Record:
-        """The record that was found.
+        """Parse a record.
 
         Raises:
             ExportError: it is incomplete, was changed, or belongs to a later release.
@@ -165,7 +165,7 @@ def configured(given: Any, arguments: Sequence[str]) -> Any:
 
     Args:
         given: a mapping, an `argparse.Namespace`, a dataclass, or None.
-        arguments: of the command line, without the program's name; for None.
+        arguments: the command line without the program's name; used for None.
 
     Raises:
         ValueError: the configuration has another type.
@@ -185,7 +185,7 @@ def configured(given: Any, arguments: Sequence[str]) -> Any:
 
 
 def jsonable(value: Any) -> Any:
-    """The same as JSON has it: what is not a number, text, list or mapping becomes a text."""
+    """Return a value as JSON stores it: anything but a number, text, list or mapping becomes a text."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Integral):

@@ -1,4 +1,4 @@
-"""A model in one piece, as it is traced: on the CPU, for inference, apart from the one that was trained."""
+"""Make the unsharded model for tracing: on the CPU, for inference, separate from the trained one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside of DDP and of torch.compile."""
+    """Return the model inside of DDP and torch.compile."""
     while True:
         if isinstance(model, DistributedDataParallel):
             model = model.module
@@ -35,7 +35,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def unsharded_model(
     models: Sequence[nn.Module], model_factory: Callable[[], nn.Module] | None, weights: Weights
 ) -> nn.Module:
-    """The model with its weights, on the CPU, for inference; what was trained stays as it is.
+    """Return the model with its weights, on the CPU, for inference. The trained model does not change.
 
     Raises:
         ExportError: it is sharded and there is no `model_factory`, or the factory fails.
@@ -65,7 +65,7 @@ def unsharded_model(
 
 
 def _copied(model: nn.Module) -> nn.Module:
-    """A model of its own, with the same values: on the CPU the very same memory."""
+    """Return a copy of the model with the same values; on the CPU it shares their memory."""
     memo: dict[int, Any] = {
         id(each): torch.nn.Parameter(each.detach().cpu(), requires_grad=False) for each in model.parameters()
     }

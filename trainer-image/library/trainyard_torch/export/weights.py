@@ -1,4 +1,4 @@
-"""Gather the full state of a model on rank 0, however it is sharded; and load weights from a checkpoint."""
+"""Gather the full state of a sharded model on rank 0, and load weights from a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Weights:
     """The full state dict of a model.
 
     Attributes:
-        state: on the CPU, by the names that the plain model has; what is no tensor as the model keeps it.
+        state: on the CPU, by the names of the plain model. Values other than tensors stay as they are.
         tied: tied names, each with the name that holds the tensor.
         spread: whether no process had all of it.
     """
@@ -43,7 +43,7 @@ class Weights:
 
     @property
     def parameters(self) -> int:
-        """How many numbers there are, tied ones once."""
+        """The number of elements; tied ones count once."""
         return sum(
             value.numel()
             for name, value in self.state.items()
@@ -51,7 +51,7 @@ class Weights:
         )
 
     def digest(self) -> str:
-        """SHA-256 over names, types, shapes and values, in hexadecimal: whatever the order of the names."""
+        """Return the SHA-256 of names, types, shapes and values in hexadecimal, independent of the order of the names."""
         found = hashlib.sha256()
         for name in sorted(self.state):
             value = self.state[name]
@@ -64,7 +64,7 @@ class Weights:
 
 
 class _Word(NamedTuple):
-    """Metadata of a process's entry: for a tensor its shape, dtype and the name that it is tied to; else the value."""
+    """The metadata of a process's entry: for a tensor its shape, dtype and the name that it is tied to; else the value."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype | None
@@ -73,17 +73,17 @@ class _Word(NamedTuple):
 
 
 def gathered(models: Sequence[nn.Module], communicator: Communicator) -> Weights:
-    """All of the state, on rank 0; nothing on the others. To be called by all.
+    """Return the full state on rank 0, and an empty one on the others. All processes call it.
 
-    Tensors that are spread (FSDP, tensor parallel) are put together one after the other; the stages of a pipeline are sent. Where a tensor
-    A tensor that is complete on rank 0's CPU is shared with the model.
+    Sharded tensors (FSDP, tensor parallel) are gathered one after the other; the stages of a pipeline are sent. A tensor that is complete
+    on rank 0's CPU is shared with the model.
 
     Args:
         models: the model, or this process's stages of it.
-        communicator: all processes.
+        communicator: the communicator of all processes.
 
     Raises:
-        ExportError: something of it has no values, or cannot be stored: on all processes.
+        ExportError: a tensor has no values, or cannot be stored: on all processes.
     """
     own: dict[str, Any] = {}
     try:
@@ -104,7 +104,7 @@ def gathered(models: Sequence[nn.Module], communicator: Communicator) -> Weights
         return Weights({})
     tied = {name: word.tied for name, word in words.items() if word.tied}
     state = {name: _alone(kept[tied.get(name, name)]) for name in owners}
-    # One object for all its names, so that files hold it once.
+    # One object for all its names, so that files store it once.
     state.update({name: state[other] for name, other in tied.items()})
     spread = any(owners.values()) or any(isinstance(value, DTensor) for value in own.values())
     return Weights(state, tied, spread)
@@ -120,14 +120,14 @@ def load_weights(
 ) -> Manifest:
     """Load the weights of a checkpoint into a model, without its optimizer, and without disturbing a training in the same folder.
 
-    With a process group or without one; in whatever parallelism the model is now. To be called by all processes.
+    Works with or without a process group, at any parallelism of the model. All processes call it.
 
     Args:
-        model: where the weights go; of a pipeline this process's stages.
+        model: the model to fill; for a pipeline, this process's stages.
         url: the folder of all checkpoints of the training.
-        step: of the checkpoint; None: the newest usable one.
+        step: the step of the checkpoint; None: the newest usable one.
         key: the name under which `TrainState` was saved; `Loop` uses "train_state".
-        options: for fsspec's file system.
+        options: options for fsspec's file system.
 
     Returns:
         The manifest of the checkpoint.
@@ -135,7 +135,7 @@ def load_weights(
     Raises:
         NoUsableCheckpointError: there are checkpoints, but none of them is usable.
         CheckpointError: there is no checkpoint, none of this step, or it is of another model.
-        ExportError: something of the model has no memory to be filled.
+        ExportError: a tensor of the model has no memory.
         StoreError: the store cannot be read.
     """
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
@@ -158,7 +158,7 @@ def load_weights(
 
 
 def _own(models: Sequence[nn.Module]) -> dict[str, Any]:
-    """This process's entries. Raises ExportError where one cannot be exported."""
+    """Return this process's entries. Raises ExportError if one cannot be exported."""
     for model in models:
         for name, tensor in chain(model.named_parameters(), model.named_buffers()):
             if tensor.is_meta:
@@ -171,14 +171,14 @@ def _own(models: Sequence[nn.Module]) -> dict[str, Any]:
 
 
 def _state(model: nn.Module) -> dict[str, Any]:
-    """A part without any state, such as the activations between two stages, is an error to torch."""
+    """Add a placeholder to a part without any state, such as the activations between two stages: torch refuses it."""
     has_any = next(chain(model.parameters(), model.buffers()), None) is not None
     return dict(get_model_state_dict(model)) if has_any else {}
 
 
 def _agreed(own: Mapping[str, Any], communicator: Communicator) -> tuple[dict[str, _Word], dict[str, int]]:
-    """What there is under each name, and the lowest rank that has it: the same on all, in the same order."""
-    # With data parallelism thousands have the same names: one of them speaks for all.
+    """Return the entry of each name, and the lowest rank that has it: the same on all processes, in the same order."""
+    # With data parallelism thousands have the same names: one of them reports for all.
     names = hashlib.sha256("\n".join(own).encode()).hexdigest()
     speaks = communicator.gather(names).index(names) == communicator.rank
     words: dict[str, _Word] = {}
@@ -199,7 +199,7 @@ def _words(own: Mapping[str, Any]) -> dict[str, _Word]:
             continue
         here = value.to_local() if isinstance(value, DTensor) else value
         first = name
-        # The part of a small tensor may be empty on some ranks, and so lie nowhere; never on the lowest one.
+        # The shard of a small tensor may be empty on some ranks, and have no device; never on the lowest rank.
         if here.numel():
             place = (here.device, here.data_ptr(), tuple(here.shape), here.stride(), here.dtype)
             first = seen.setdefault(place, name)
@@ -208,15 +208,15 @@ def _words(own: Mapping[str, Any]) -> dict[str, _Word]:
 
 
 def _whole(value: Any) -> Any:
-    """Raises nothing by itself: a collective of all that have a part."""
+    """Gather a tensor: a collective of all processes with a shard. Raises nothing by itself."""
     if not isinstance(value, DTensor):
         return value
-    # With CPU offload it lies elsewhere than its mesh.
+    # With CPU offload it is on another device than its mesh.
     return value.to(value.device_mesh.device_type).full_tensor()
 
 
 def _send(name: str, word: _Word, owner: int, kept: dict[str, Any], communicator: Communicator) -> None:
-    """From the rank that has it to rank 0."""
+    """Send a tensor from the rank that has it to rank 0."""
     if word.dtype is None:
         if communicator.rank == 0:
             kept[name] = word.value
@@ -232,12 +232,12 @@ def _send(name: str, word: _Word, owner: int, kept: dict[str, Any], communicator
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a contiguous tensor, in its own memory: gloo and numpy do not know all types."""
+    """Return the bytes of a contiguous tensor, in its own memory: gloo and numpy do not support all types."""
     return tensor.reshape(-1).view(torch.uint8)
 
 
 def _alone(value: Any) -> Any:
-    """A tensor that is part of a larger memory by itself: files would hold all of that."""
+    """Return a view of a larger memory as a tensor of its own: files would store all of that memory."""
     if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() != value.numel() * value.element_size():
         return value.clone()
     return value

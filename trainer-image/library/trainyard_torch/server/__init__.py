@@ -1,6 +1,6 @@
 """A parameter server on torch.distributed.rpc: some processes hold the parameters and the optimizer, the others train.
 
-`session` is imported by its own name: what is here needs no torch.
+Import `session` from its module: what is here needs no torch.
 """
 
 from trainyard_torch.server.roles import Roles, may_apply, shares

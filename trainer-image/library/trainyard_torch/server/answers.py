@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from trainyard_torch.server.parameter_store import Tensors
 
 LOST_EXIT_CODE = 92
-"""The exit code of a process that ends because another one was lost: charged to that one, where it is known."""
+"""The exit code of a process that exits because another one was lost. The failure counts for that one, if it is known."""
 
 
 class TrainerLeftError(Exception):
@@ -31,12 +31,12 @@ class WorkerLostError(ServerError):
 
 
 class Answer(NamedTuple):
-    """What a trainer works with from now on.
+    """The parameters that a trainer uses from now on.
 
     Attributes:
-        version: updates in these parameters.
+        version: the number of updates in these parameters.
         parameters: a copy of them, by name.
-        stop: whether the training is to end after this update.
+        stop: whether the training ends after this update.
     """
 
     version: int
@@ -46,13 +46,13 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a server has done.
+    """The counts of a server.
 
     Attributes:
-        updates: optimizer steps since this start of the training.
-        applied: gradients since then; with synchronous training several make one update.
+        updates: the optimizer steps since this start of the training.
+        applied: the gradients since then; with synchronous training several make one update.
         stalest: the largest staleness of a gradient, in updates.
-        staleness: that of all gradients together: by `applied`, their mean.
+        staleness: the sum of the staleness of all gradients. Divided by `applied`, it is the mean.
     """
 
     updates: int = 0
@@ -61,7 +61,7 @@ class Counts:
     staleness: int = 0
 
     def and_of(self, stale: list[int]) -> Counts:
-        """With one more update, made of gradients that are so stale."""
+        """Return the counts with one more update, made of gradients of this staleness."""
         applied, staleness = self.applied + len(stale), self.staleness + sum(stale)
         return Counts(self.updates + 1, applied, max(self.stalest, *stale), staleness)
 
@@ -70,13 +70,13 @@ class ServerStatus(NamedTuple):
     """The status of a server.
 
     Attributes:
-        version: updates in its parameters.
+        version: the number of updates in its parameters.
         here: the trainers that have not left.
-        missing: trainers that are waited for: for their gradient, or for trainer 0 to start the training.
-        ignorant: trainers of `here` that have not received the loss of a process yet.
-        lost: what was; "" where nothing was.
+        missing: the trainers that are waited for: for their gradient, or for trainer 0 to start the training.
+        ignorant: the trainers of `here` that were not notified of a lost process yet.
+        lost: the lost process; "" if none.
         stopped: whether a trainer is finishing because a stop was requested.
-        counts: what it has done.
+        counts: the counts of the server.
     """
 
     version: int

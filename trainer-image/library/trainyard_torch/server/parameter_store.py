@@ -1,4 +1,4 @@
-"""Parameters and the optimizer that changes them, by name. Knows no trainers, and is not safe for several threads: `shard` sees to that."""
+"""Parameters and their optimizer, by name. Independent of trainers, and not thread-safe: `shard` holds the lock."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ParameterStore:
     """Some parameters of a model, on the CPU.
 
     Args:
-        parameters: by name; they are copied.
-        optimizer: makes one of a list of parameters.
+        parameters: the parameters by name; they are copied.
+        optimizer: makes an optimizer of a list of parameters.
 
     Raises:
         ValueError: the optimizer has them in several groups, in another order, or incomplete: they could not be identified by name.
@@ -41,7 +41,7 @@ class ParameterStore:
             )
 
     def check(self, gradients: Mapping[str, torch.Tensor | None]) -> None:
-        """That this is a gradient of these parameters.
+        """Check that this is a gradient of these parameters.
 
         Raises:
             ValueError: it is not.
@@ -58,10 +58,10 @@ class ParameterStore:
                 )
 
     def update(self, gradients: Sequence[Mapping[str, torch.Tensor | None]]) -> None:
-        """One step of the optimizer with the mean of these gradients; None counts as 0, and where all are None nothing is touched, as torch does.
+        """Take one step of the optimizer with the mean of these gradients. None counts as 0; a parameter without any gradient is skipped, as in torch.
 
         Raises:
-            Exception: what the optimizer raised.
+            Exception: the error of the optimizer.
         """
         for name, parameter in self._parameters.items():
             parameter.grad = None
@@ -73,7 +73,7 @@ class ParameterStore:
         self._optimizer.step()
 
     def copy(self) -> Tensors:
-        """The parameters as they are now; later updates do not change it."""
+        """Return a copy of the current parameters."""
         return {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     def configure(self, options: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ class ParameterStore:
             group.update(options)
 
     def state(self) -> dict[str, Any]:
-        """Parameters and the optimizer's state by name, and its options; later updates do not change it."""
+        """Return a copy of the parameters and the optimizer's state by name, and its options."""
         found = self._optimizer.state_dict()
         state = {
             name: {key: _copied(value) for key, value in found["state"].get(number, {}).items()}
@@ -99,10 +99,10 @@ class ParameterStore:
         return {"parameters": self.copy(), "optimizer": state, "options": options}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """These parameters and this state of the optimizer, of which there may be more than are held here.
+        """Load parameters and the optimizer's state; values of other parameters are ignored.
 
         Raises:
-            ValueError: a parameter lacks, or has another shape.
+            ValueError: a parameter is missing, or has another shape.
         """
         there = state["parameters"]
         for name, parameter in self._parameters.items():

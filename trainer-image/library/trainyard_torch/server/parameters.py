@@ -1,4 +1,4 @@
-"""A trainer's view of the model's parameters: requests to the servers, and what follows from their replies."""
+"""A trainer's view of the model's parameters: its requests to the servers, and the handling of their replies."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from trainyard_torch.server.stop_signal import StopSignal
 
 STATUS_TIMEOUT_SECONDS = 10.0
-"""Seconds for a question that needs no gradient."""
+"""The timeout in seconds for requests without a gradient."""
 MAX_POLL_SECONDS = 1.0
-"""Seconds from one look at the others to the next."""
+"""The seconds between two checks of the other processes."""
 
 
 class Parameters:
     """The parameters of a model, as a trainer sees them. For one thread. Made by `join_parameter_server`.
 
     Attributes:
-        versions: updates in the parameters that this trainer has, by server.
-        resumed_updates: updates in the state that the training resumed from; 0 if it started at step 0.
+        versions: the updates in the parameters of this trainer, by server.
+        resumed_updates: the updates in the state that the training resumed from; 0 if it started at step 0.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Parameters:
         self.pull()
 
     def pull(self) -> None:
-        """The model has the servers' parameters as they are now. Each push brings them too.
+        """Load the current parameters of the servers into the model. Each push does so, too.
 
         Raises:
             ServerError: a server does not answer, or refuses.
@@ -67,7 +67,7 @@ class Parameters:
         self._take(self._call_all(serving.pull, dict.fromkeys(self._held, (self._trainer,))))
 
     def push(self) -> None:
-        """The gradients of the model go to the servers; it has the new parameters when this returns, and no gradients.
+        """Send the model's gradients to the servers, and load the new parameters. The gradients are then None.
 
         Raises:
             ServerError: a server does not answer, or refuses. The message names the trainers that it waits for.
@@ -84,10 +84,10 @@ class Parameters:
             parameter.grad = None
 
     def must_stop(self) -> bool:
-        """Whether the training was requested to stop, by its agent or by SIGTERM to one process of it: leave the block then. To be asked after each push.
+        """Return whether a stop was requested by the agent, or by SIGTERM to a process: then leave the block. Call it after each push.
 
-        In step the answer is the same on all trainers after the same update; out of step each has it after its own next one. The end of the
-        block ends the process with exit code 90 then.
+        With synchronous training, the answer is the same on all trainers after the same update; with asynchronous training, each receives it after
+        its own next update. The end of the block then exits with code 90.
         """
         stops = (
             self._stop_signal.must_stop(self.versions[FIRST_SERVER])
@@ -97,12 +97,12 @@ class Parameters:
         if stops and not self._stopped:
             self._stopped = True
             self._stop_signal.acknowledge()
-            # A server that was sent SIGTERM knows now that it is heeded.
+            # A server that received SIGTERM learns that the stop is handled.
             self._call_all(serving.acknowledge, dict.fromkeys(self._held, ()))
         return self._stopped
 
     def wait_for_other_trainers(self) -> None:
-        """Wait until all other trainers have left: from then on `state_dict` does not change. For one trainer, before it saves at the end.
+        """Wait until all other trainers have left: then `state_dict` does not change any more. For one trainer, before it saves at the end.
 
         Raises:
             ServerError: a server does not answer.
@@ -113,7 +113,7 @@ class Parameters:
         self._until_only({self._trainer})
 
     def configure(self, **options: Any) -> None:
-        """The optimizers of all servers go on with these options: `configure(lr=0.01)`. For one trainer, between its steps.
+        """Set options of the optimizers of all servers: `configure(lr=0.01)`. For one trainer, between its steps.
 
         Raises:
             ServerError: there is no such option, or a server does not answer.
@@ -121,7 +121,7 @@ class Parameters:
         self._call_all(serving.configure, dict.fromkeys(self._held, (options,)))
 
     def counts(self) -> dict[str, Counts]:
-        """What each server has done, and how stale gradients were.
+        """Return the counts of each server, and the staleness of gradients.
 
         Raises:
             ServerError: a server does not answer.
@@ -130,9 +130,9 @@ class Parameters:
         return {server: status.counts for server, status in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters and the optimizer's state, by the names of parameters: for a checkpoint that any number of servers can load.
+        """Return parameters and the optimizer's state by the names of parameters: for a checkpoint that any number of servers can load.
 
-        With synchronous training it is of one step, if one trainer asks between two of its own; else each server's part is of a moment of its own.
+        With synchronous training it is of one step, if one trainer calls it between two of its steps. Otherwise the parts of servers may differ in time.
 
         Raises:
             ServerError: a server does not answer.
@@ -144,7 +144,7 @@ class Parameters:
         return state
 
     def leave(self) -> bool:
-        """This trainer is done, and waits until all are. Whether it was requested to stop. `join_parameter_server` calls it at the end of its block.
+        """Leave, and wait until all trainers have left. Return whether a stop was requested. `join_parameter_server` calls it at the end of its block.
 
         Raises:
             ServerError: a server does not answer.
@@ -167,7 +167,7 @@ class Parameters:
             pause = min(2 * pause, MAX_POLL_SECONDS)
 
     def _part(self, state: Mapping[str, Any] | None, names: list[str]) -> dict[str, Any] | None:
-        """What a server needs of a state."""
+        """Return the part of a state that a server needs."""
         if state is None:
             return None
         parts = {kind: {n: state[kind][n] for n in names if n in state[kind]} for kind in ("parameters", "optimizer")}
@@ -181,7 +181,7 @@ class Parameters:
                     self._model[name].copy_(tensor)
 
     def _call_all(self, act: Callable[..., Any], arguments: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
-        """What all servers answer; they are asked at the same time."""
+        """Return the replies of all servers, which are called at the same time."""
         try:
             asked = {server: rpc.rpc_async(server, act, (server, *each)) for server, each in arguments.items()}
         except RuntimeError as error:
@@ -190,10 +190,10 @@ class Parameters:
         for server, future in asked.items():
             try:
                 answer = future.wait()
-            # Errors of the server arrive with their own type; a lost connection and a timeout as RuntimeError.
+            # Errors of the server arrive with their own type; a lost connection and a timeout arrive as RuntimeError.
             except Exception as error:
                 raise self._explain(server, error) from error
-            # The exception of a future that a function with async_execution has returned is sent as if it were its answer.
+            # An exception in a future of a function with async_execution is sent as if it were its result.
             if isinstance(answer, ServerClosedError):
                 raise WorkerLostError(str(answer)) from answer
             if isinstance(answer, Exception):

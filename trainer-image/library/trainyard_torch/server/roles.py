@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What each process does: the last `servers` of them serve, so that trainers have ranks from 0 on.
+    """The role of each process: the last `servers` ranks serve, so trainers have ranks from 0 on.
 
     Attributes:
-        world_size: all processes.
-        servers: those that hold parameters, from 1 on; at least one process has to train.
+        world_size: the number of processes.
+        servers: the number of servers, at least 1. At least one process must train.
 
     Raises:
         ValueError: there is no server, or no trainer.
@@ -33,21 +33,21 @@ class Roles:
 
     @property
     def trainers(self) -> int:
-        """How many train: the world of the data (`DataShard(rank, roles.trainers)`)."""
+        """The number of trainers: the world size of the data (`DataShard(rank, roles.trainers)`)."""
         return self.world_size - self.servers
 
     def serves(self, rank: int) -> bool:
-        """Whether this process holds parameters.
+        """Return whether this process is a server.
 
         Raises:
-            ValueError: there is no such process.
+            ValueError: the rank is out of range.
         """
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank must be from 0 to {self.world_size - 1}, got {rank}")
         return rank >= self.trainers
 
     def name(self, rank: int) -> str:
-        """The name of a process among those that call each other: `trainer-0`, `server-0`."""
+        """Return the name of a process for RPC: `trainer-0`, `server-0`."""
         return f"server-{rank - self.trainers}" if self.serves(rank) else f"trainer-{rank}"
 
 
@@ -55,8 +55,8 @@ def shares(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
     """Assign parameters to servers: the largest first, each to the least loaded server. Deterministic on all processes.
 
     Args:
-        sizes: numbers in each parameter, by its name.
-        servers: from 1 on.
+        sizes: the number of elements of each parameter, by its name.
+        servers: the number of servers, at least 1.
 
     Raises:
         ValueError: there are fewer parameters than servers.
@@ -66,7 +66,7 @@ def shares(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
             f"servers must be from 1 to {len(sizes)}, the number of parameters with a gradient, got {servers}: a parameter is not divided"
         )
     held: list[list[str]] = [[] for _ in range(servers)]
-    # A parameter of no numbers counts as one, so that each server has some.
+    # An empty parameter counts as one element, so that each server gets some.
     loads = [(0, server) for server in range(servers)]
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         load, server = heapq.heappop(loads)
@@ -78,15 +78,15 @@ def shares(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
 def may_apply(version: int, others: Iterable[int], bound: int) -> bool:
     """Return whether one more gradient may be applied now, so that none ever exceeds the staleness `bound` and no trainer waits forever.
 
-    A gradient is as stale as there were updates between the parameters that it was made with and those it is applied to. Each trainer that still
-    works has a deadline: `bound` updates after the version it has. One update more is allowed when all others can still be applied in time, one
-    after the other in the order of their deadlines. The trainer with the oldest version may always continue, provided that `bound` is at
-    smaller than the number of the others. (Bounded staleness: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
+    The staleness of a gradient is the number of updates between the parameters that it was computed with and those it is applied to. Each
+    working trainer has a deadline: `bound` updates after its version. One more update is allowed if all others can still be applied in time,
+    one after the other in the order of their deadlines. The trainer with the oldest version may always continue, provided that `bound` is at
+    least the number of the others. (Bounded staleness: Q. Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
     Parameter Server", 2013; here it bounds updates and not rounds.)
 
     Args:
-        version: updates so far.
-        others: the version that each other trainer computes its gradient with.
-        bound: updates, from the number of the others on.
+        version: the updates so far.
+        others: the versions with which the other trainers compute their gradients.
+        bound: the staleness bound in updates, at least the number of the others.
     """
     return all(version + 1 + order - made <= bound for order, made in enumerate(sorted(others)))

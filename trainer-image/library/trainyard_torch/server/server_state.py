@@ -1,4 +1,4 @@
-"""The servers' state in one piece, as `Checkpoints` take it: what the optimizer has of a parameter is not known before its first step."""
+"""The state of all servers for `Checkpoints`. The optimizer's state of a parameter is not known before its first step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ServerState(Stateful):  # type: ignore[misc]  # torch is there where this 
     """For the trainer that saves and loads: `checkpoints.save(step, {"servers": kept})`.
 
     Attributes:
-        state: what `Parameters.state_dict` gave, or what was loaded; None before.
+        state: the result of `Parameters.state_dict`, or the loaded state; None before.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A server's side of the calls: the functions that trainers call by name, and how long a server serves.
+"""A server's side of the calls: the functions that trainers call by name, and the time that a server serves.
 
 Meanwhile it monitors the other processes: a killed process is detected within seconds by its connection, an unresponsive one
 after the timeout. Then all waiting trainers are notified, and the server exits.
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
     from trainyard_torch.server.stop_signal import StopSignal
 
 SHARDS: dict[str, Shard] = {}
-"""What this process serves, by its name among those that call each other. Calls from others find functions by their names, and nothing else: so a
-server has to be found from a module."""
+"""The shards of this process by its RPC name. Remote calls find functions by their names and nothing else, so the shard must be found
+from a module.
+"""
 FIRST_SERVER = "server-0"
-"""The server whose reply is authoritative where all trainers need the same one."""
+"""The server whose reply is authoritative if all trainers need the same one."""
 POLL_SECONDS = 0.05
 PING_SECONDS = 2.0
 NOTIFY_SECONDS = 10.0
 """Time limit for notifying trainers before the server exits."""
 FLUSH_SECONDS = 0.5
-"""What an answer takes that was given."""
+"""The time for delivering the last reply, in seconds."""
 
 
 class Peers:
-    """Liveness of other processes. Each is pinged every two seconds, without waiting for the reply.
+    """The liveness of other processes. Each is pinged every two seconds, without waiting for the reply.
 
     Args:
-        timeout: seconds after which one that does not answer is lost.
+        timeout: the seconds without a reply after which a process is lost.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -64,13 +65,13 @@ class Peers:
         return found
 
     def _ask(self, name: str) -> tuple[float, Future[None]]:
-        """Raises RuntimeError where it is known already that this one is lost."""
+        """Raise RuntimeError if this process is known to be lost."""
         self._asked[name] = time.monotonic(), rpc.rpc_async(name, ping, timeout=self._timeout)
         return self._asked[name]
 
 
 def serve(here: str, shard: Shard, roles: Roles, stop_signal: StopSignal, timeout: float) -> bool:
-    """Until all trainers have left. Whether they have because the training was requested to stop.
+    """Serve until all trainers have left. Return whether they have left because a stop was requested.
 
     Raises:
         WorkerLostError: another process has died, or does not answer.
@@ -81,7 +82,7 @@ def serve(here: str, shard: Shard, roles: Roles, stop_signal: StopSignal, timeou
         trainers = {roles.name(trainer): trainer for trainer in status.here}
         names = [*trainers, *servers]
         if lost := peers.lost(names):
-            # One that is lost takes others with it within moments: all are to be named.
+            # A lost process often causes more within moments: name all of them.
             peers = Peers(timeout)
             peers.lost(names)
             time.sleep(FLUSH_SECONDS)
@@ -116,7 +117,7 @@ def ping() -> None:
 
 
 def begin(server: str, state: Mapping[str, Any] | None) -> None:
-    """Trainer 0 lets all in."""
+    """Start the training with this state. Trainer 0 calls it."""
     SHARDS[server].begin(state)
 
 
@@ -127,7 +128,7 @@ def begun(server: str) -> Future[int]:
 
 
 def pull(server: str, trainer: int) -> Answer:
-    """The parameters."""
+    """Return the parameters."""
     return SHARDS[server].pull(trainer)
 
 
@@ -138,14 +139,14 @@ def push(
     gradients: Mapping[str, torch.Tensor | None],
     stop_received: bool,  # noqa: FBT001 - calls of torch take no keywords for it
 ) -> Future[Answer]:
-    """A gradient, and whether its trainer was requested to stop."""
+    """Apply a gradient, and record whether its trainer was requested to stop."""
     if stop_received:
         SHARDS[server].stop()
     return SHARDS[server].push(trainer, gradients)
 
 
 def stop(server: str) -> None:
-    """A server was requested to stop."""
+    """Record that a server was requested to stop."""
     SHARDS[server].stop()
 
 
@@ -155,12 +156,12 @@ def acknowledge(server: str) -> None:
 
 
 def release(server: str, trainer: int) -> None:
-    """A trainer makes no gradient for now."""
+    """Record that a trainer computes no gradient for now."""
     SHARDS[server].release(trainer)
 
 
 def leave(server: str, trainer: int) -> None:
-    """A trainer is done."""
+    """Record that a trainer has left."""
     SHARDS[server].leave(trainer)
 
 
@@ -170,10 +171,10 @@ def status(server: str) -> ServerStatus:
 
 
 def configure(server: str, options: Mapping[str, Any]) -> None:
-    """Options of the optimizer."""
+    """Set options of the optimizer."""
     SHARDS[server].configure(options)
 
 
 def state(server: str) -> dict[str, Any]:
-    """What a checkpoint has to hold of this server."""
+    """Return the state of this server for a checkpoint."""
     return SHARDS[server].state()

@@ -1,7 +1,7 @@
 """The parameter server as a program uses it: each process joins, servers serve until all have left, trainers pull and push.
 
-Over torch.distributed.rpc, which sends tensors of the CPU; the parameters of a trainer may be on a GPU. This is a rim: what happens to gradients is
-in `shard`, how a server serves in `serving`, what a trainer asks in `parameters`.
+It uses torch.distributed.rpc, which sends CPU tensors; the parameters of a trainer may be on a GPU. `shard` handles gradients, `serving`
+serves, and `parameters` sends a trainer's requests.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ def join_parameter_server(  # noqa: PLR0913 - each is a choice of its own
     timeout: float = 300.0,
     init_method: str = "env://",
 ) -> Iterator[Parameters | None]:
-    """Take part: a trainer gets the parameters to train with, a server None, and it serves at the end of the block until all trainers have left.
+    """Join the training. A trainer gets the parameters; a server gets None, and serves at the end of the block until all trainers have left.
 
-    Call it on all processes with the same arguments. Trainers start with the servers' parameters, so their own initial ones do not matter. If the
-    training was requested to stop, the end of the block ends the process with exit code 90. WorkerLostError ends it with 92, behind its traceback.
+    Call it on all processes with the same arguments. Trainers start with the servers' parameters, so their own initial ones do not matter. If a
+    stop was requested, the end of the block exits with code 90. WorkerLostError exits with 92 after its traceback.
 
     Args:
-        model: on all of them; those of its parameters that need a gradient are served. Buffers, as running means, stay each trainer's own.
-        optimizer: makes one of a list of parameters, on the servers: `partial(torch.optim.SGD, lr=0.1)`.
+        model: the model, on all processes. Its parameters that need a gradient are served. Buffers, such as running means, stay local.
+        optimizer: makes an optimizer of a list of parameters, on the servers: `partial(torch.optim.SGD, lr=0.1)`.
         roles: which processes serve and which train.
-        rank: which process this is.
-        staleness: None: synchronous SGD; each step is made of the mean of all trainers' gradients. A number: asynchronous SGD; each gradient is
-                applied on its own, at most this many updates after the parameters that it was computed with; from `trainers` - 1 on.
-        state: returns what `Parameters.state_dict` returned, or None to start at step 0. Called on trainer 0 only; no trainer starts before all servers
-            have it.
-        timeout: seconds that a call may last, with the wait for the slowest trainer in a synchronous step, and for `state`.
-        init_method: where they meet, as for `torch.distributed.init_process_group`.
+        rank: the rank of this process.
+        staleness: None: synchronous SGD; each step uses the mean of all trainers' gradients. A number: asynchronous SGD; each gradient is
+            applied on its own, at most this many updates after the parameters that it was computed with; at least `trainers` - 1.
+        state: returns the result of `Parameters.state_dict`, or None to start at step 0. Called on trainer 0 only; no trainer starts before
+            all servers have it.
+        timeout: the timeout of a call in seconds, including the wait for the slowest trainer in a synchronous step, and of `state`.
+        init_method: the rendezvous, as for `torch.distributed.init_process_group`.
 
     Raises:
-        ValueError: an argument is out of its range.
-        RuntimeError: the others were not found.
-        SystemExit: with 90, all were asked to end; with 92, another process was lost.
+        ValueError: an argument is out of range.
+        RuntimeError: the rendezvous failed.
+        SystemExit: with 90, a stop was requested; with 92, another process was lost.
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be more than 0 seconds, got {timeout}")

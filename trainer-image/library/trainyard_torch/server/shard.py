@@ -1,4 +1,4 @@
-"""One server's shard: the version that each trainer has, and when a gradient is applied. Independent of the network.
+"""One server's shard: the version of each trainer, and when a gradient is applied. Independent of the network.
 
 Trainers call it from many threads at once. No thread blocks: a caller that has to wait gets a future.
 """
@@ -38,12 +38,12 @@ _Reply = tuple[_Push, Answer | Exception]
 
 
 class Shard:
-    """Some parameters of a model, as trainers share them.
+    """Some parameters of a model, shared by trainers.
 
     Args:
-        parameters: by name; they are copied to the CPU.
-        optimizer: makes one of a list of parameters.
-        trainers: how many push gradients, from 1 on.
+        parameters: the parameters by name; they are copied to the CPU.
+        optimizer: makes an optimizer of a list of parameters.
+        trainers: the number of trainers, at least 1.
         staleness: None: each update uses one gradient of every trainer. A number: each gradient is applied on its own, and is at most this many
             updates stale.
 
@@ -68,7 +68,7 @@ class Shard:
         self._lock = threading.Lock()
         self._version = 0
         self._counts = Counts()
-        # Of each trainer that has not left, by its number: the version it has.
+        # The versions of the trainers that have not left, by their number.
         self._versions = dict.fromkeys(range(trainers), 0)
         self._left: set[int] = set()
         # Trainers that have not pulled the parameters yet.
@@ -79,7 +79,7 @@ class Shard:
         self._closed_because, self._informed = "", set[int]()
 
     def begin(self, state: Mapping[str, Any] | None) -> None:
-        """Trainers are let in: to the parameters as they are, or to those of this state, of which there may be more than are held here.
+        """Start the training with the current parameters, or with this state, in which values of other parameters are ignored.
 
         Raises:
             ValueError: a parameter is missing or has another shape, or a trainer has pulled already.
@@ -98,11 +98,11 @@ class Shard:
         return self._begun
 
     def pull(self, trainer: int) -> Answer:
-        """The version of the parameters and a copy of them, which this trainer works with from now on.
+        """Return the version and a copy of the parameters, which this trainer uses from now on.
 
         Raises:
             LeftError: it has left.
-            ValueError: there is no such trainer, or it has a gradient waiting.
+            ValueError: there is no such trainer, or it has a pending gradient.
         """
         with self._lock:
             self._check(trainer)
@@ -114,14 +114,14 @@ class Shard:
         return answer
 
     def push(self, trainer: int, gradients: Mapping[str, torch.Tensor | None]) -> Future[Answer]:
-        """A gradient of the parameters that this trainer has; None for a parameter that it did not use.
+        """Accept a gradient for the trainer's parameters; None for a parameter that it did not use.
 
-        The future is set when the gradient was applied: the new version and a copy of the parameters; or
-        ServerClosedError where that is not to be any more.
+        The future is set when the gradient was applied: to the new version and a copy of the parameters, or to
+        ServerClosedError if the server has closed.
 
         Raises:
             LeftError: it has left, or with synchronous training another one.
-            ValueError: this is not the gradient of these parameters, it has one waiting, or has to pull first.
+            ValueError: this is not a gradient of these parameters, the trainer has a pending one, or it has to pull first.
         """
         push = _Push(gradients)
         with self._lock:
@@ -137,11 +137,11 @@ class Shard:
         return push.answer
 
     def release(self, trainer: int) -> None:
-        """This trainer makes no gradient of the parameters that it has: out of step, others do not wait for it. It may pull again.
+        """Record that this trainer computes no gradient: with asynchronous training, others do not wait for it. It may pull again.
 
         Raises:
             LeftError: it has left.
-            ValueError: there is no such trainer, or it has a gradient waiting.
+            ValueError: there is no such trainer, or it has a pending gradient.
         """
         with self._lock:
             self._check(trainer)
@@ -151,7 +151,7 @@ class Shard:
         self._send(ready)
 
     def leave(self, trainer: int) -> None:
-        """Record that this trainer is done: others do not wait for it, and synchronous trainers that do are notified."""
+        """Record that this trainer has left: others do not wait for it, and waiting synchronous trainers are notified."""
         with self._lock:
             self._left.add(trainer)
             self._versions.pop(trainer, None)
@@ -207,7 +207,7 @@ class Shard:
             self._store.configure(options)
 
     def state(self) -> dict[str, Any]:
-        """Parameters and the optimizer's state by name, its options, and the number of updates: what a checkpoint has to hold."""
+        """Return the parameters and the optimizer's state by name, its options, and the number of updates, for a checkpoint."""
         with self._lock:
             return {**self._store.state(), "updates": self._version}
 
@@ -216,7 +216,7 @@ class Shard:
             raise TrainerLeftError(self._left_text())
         if trainer not in self._versions:
             raise ValueError(f"there is no trainer-{trainer}")
-        # Its version may not change under a gradient that was made with it.
+        # Its version may not change while a gradient for it is pending.
         if trainer in self._waiting:
             raise ValueError(f"trainer-{trainer} has a gradient waiting: push the next one after the answer")
 
@@ -251,7 +251,7 @@ class Shard:
         return None
 
     def _applied(self, trainers: list[int]) -> list[_Reply]:
-        """One update of the gradients of these trainers."""
+        """Apply one update with the gradients of these trainers."""
         pushes = [self._waiting.pop(trainer) for trainer in trainers]
         stale = [self._version - self._versions[trainer] for trainer in trainers]
         try:
@@ -266,7 +266,7 @@ class Shard:
 
     @staticmethod
     def _send(ready: list[_Reply]) -> None:
-        """Outside of the lock: what waits for an answer runs here."""
+        """Send the replies, outside of the lock: callbacks of the futures run here."""
         for push, answer in ready:
             if isinstance(answer, Exception):
                 push.answer.set_exception(answer)

@@ -1,4 +1,4 @@
-"""Whether this process was asked to stop: by its agent, for all processes, or by SIGTERM."""
+"""Detect a requested stop: by the agent, for all processes, or by SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class StopSignal:
-    """To be made by each process, servers too: where there is an agent, all have to ask it.
+    """The stop signal of a process. Servers need it, too: with an agent, all processes must ask it.
 
     Args:
-        environ: the environment, as the launcher has set it.
+        environ: the environment of the launcher.
 
     Raises:
-        ValueError: a variable of it does not fit.
+        ValueError: a variable is invalid.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._agent = agent() if ProcessInfo.of(environ).supervised else None
-        # Handlers are for the main thread alone.
+        # Only the main thread may set handlers.
         alone = self._agent is None and threading.current_thread() is threading.main_thread()
         self._sigterm = SigtermHandler(default_stop_timeout_seconds(environ)) if alone else None
         self._asked, self._answer = -1, False
 
     @property
     def coordinated(self) -> bool:
-        """Whether an agent speaks for all: then `must_stop` is to be asked by all."""
+        """Whether the agent answers for all processes: then all must call `must_stop`."""
         return self._agent is not None
 
     @property
@@ -52,6 +52,6 @@ class StopSignal:
             self._sigterm.acknowledge()
 
     def close(self) -> None:
-        """SIGTERM does again what it did before."""
+        """Restore the previous handler of SIGTERM."""
         if self._sigterm:
             self._sigterm.close()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainyard_torch.monitoring.rank_metrics import RankMetrics
 
 SUMS = ("samples_per_second", "tokens_per_second")
-"""What is added up over the processes."""
+"""The metrics that are summed over the processes."""
 MEANS = (
     "loss",
     "grad_norm",
@@ -29,7 +29,7 @@ MEANS = (
     "exposed_communication",
     *(f"share/{phase}" for phase in PHASES),
 )
-"""Of what the mean over those processes is formed that know it; the loss by their samples."""
+"""The metrics that are averaged over the processes that know them; the loss by their samples."""
 NAMES = (*SUMS, *MEANS)
 
 
@@ -58,10 +58,10 @@ def unpacked(sums: list[float]) -> dict[str, float]:
 
 
 class RankAggregator:
-    """To be made, and used at the same steps, by all processes.
+    """Aggregates metrics. All processes create it, and use it at the same steps.
 
     Args:
-        communicator: all of them.
+        communicator: the communicator of all processes.
     """
 
     def __init__(self, communicator: Communicator) -> None:
@@ -69,7 +69,7 @@ class RankAggregator:
         self._under_way: list[tuple[Any, torch.Tensor, float, int]] = []
 
     def put(self, reading: RankMetrics) -> None:
-        """This is what this process knows after a step: the same step on all."""
+        """Add the metrics of this process after a step: the same step on all processes."""
         sums = torch.tensor(packed(values(reading), reading.loss_share), dtype=torch.float64)
         work = (
             None
@@ -79,14 +79,14 @@ class RankAggregator:
         self._under_way.append((work, sums, reading.time, reading.step))
 
     def arrived(self) -> list[MetricsLogged]:
-        """What has arrived since this was asked last, in order. Does not wait."""
+        """Return the results that have arrived since the last call, in order. Does not wait."""
         found = []
         while self._under_way:
             work, sums, time, step = self._under_way[0]
             if work is not None and not work.is_completed():
                 break
             del self._under_way[0]
-            with suppress(RuntimeError):  # a process is gone
+            with suppress(RuntimeError):  # a process has exited
                 if work is not None:
                     work.wait()
                 found.append(MetricsLogged(time, step, unpacked(sums.tolist())))
@@ -96,6 +96,6 @@ class RankAggregator:
         """Wait up to `seconds` for pending collectives: for the end, when all processes have reported the same steps."""
         for work, *_ in self._under_way:
             if work is not None:
-                with suppress(RuntimeError):  # a process is gone
+                with suppress(RuntimeError):  # a process has exited
                     work.wait(timedelta(seconds=seconds))
         return self.arrived()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 BATCH_EVENTS = 64
-"""Events per write."""
+"""The events per write."""
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
-"""Seconds between retries while the server does not answer."""
+"""The seconds between retries while the server does not answer."""
 CLOSING_RETRY_SECONDS = 0.2
 """The same at the end of the training, while the process waits."""
 
@@ -29,7 +29,7 @@ class TrackingError(Exception):
 
 
 class RefusedError(Exception):
-    """The server rejects an event for good."""
+    """The server rejects an event permanently."""
 
 
 class Sink(Protocol):
@@ -37,27 +37,27 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in a sentence."""
+        """The name of the backend in a sentence."""
 
     def write(self, events: Sequence[Event], /) -> None:
-        """Tell these, in their order. The first of all is a `RunStarted`.
+        """Send these events in order. The first of all is a `RunStarted`.
 
         Raises:
-            RefusedError: one of them is rejected for good.
+            RefusedError: one of them is rejected permanently.
             Exception: they could not be sent now. All of them are sent again later, including those that were stored already.
         """
 
     def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
-        """Register an export under a model name. Called by any thread, after all events so far were sent.
+        """Register an export under a model name. Any thread may call it, after all events so far were sent.
 
         Args:
-            name: of the model.
-            url: of the export.
-            record: of the export.
-            local: its path on this machine, where it has one.
+            name: the name of the model.
+            url: the folder of the export.
+            record: the record of the export.
+            local: its path on this machine, if it has one.
 
         Returns:
-            The version that it has there.
+            The version of the registered model.
 
         Raises:
             TrackingError: it could not be registered.
@@ -68,13 +68,13 @@ class Sink(Protocol):
 
 
 class Background:
-    """The sending thread and its queue. It starts with the first event, and does not outlive the process.
+    """The sending thread and its queue. It starts with the first event, and is a daemon thread.
 
     Args:
         sink: the tracking backend.
-        queue_size: events that are kept while the backend does not answer.
-        pause: seconds between writes, in which events collect.
-        min_retry_seconds: seconds until the first try after one that failed.
+        queue_size: the number of events that are kept while the backend does not answer.
+        pause: the seconds between writes, in which events collect.
+        min_retry_seconds: the seconds until the first retry.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Background:
                     self._done()
                     self._log_refusal(error)
                 else:
-                    # One of them is to blame: one by one, then.
+                    # One of them is rejected: send them one by one.
                     most = 1
                     self._requeue(events)
                 continue
@@ -170,7 +170,7 @@ class Background:
             if not self._closing:
                 self._changed.wait_for(lambda: self._closing, seconds)
             elif self._failing:
-                # What is left of the time is used: it is tried again and again.
+                # Retry until the time is over.
                 self._changed.wait_for(lambda: self._given_up, CLOSING_RETRY_SECONDS)
 
     def _log_failure(self, error: Exception) -> None:

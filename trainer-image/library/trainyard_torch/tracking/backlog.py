@@ -16,15 +16,15 @@ MIN_CAPACITY = 16
 
 
 class Backlog:
-    """If the queue is full, it is thinned out evenly over its time span: every second measurement is dropped.
+    """A queue that is thinned out evenly over its time span when it is full: every second measurement is dropped.
 
     The start and end of an attempt are never dropped.
 
     Args:
-        capacity: maximum number of events, from 16 on.
+        capacity: the maximum number of events, at least 16.
 
     Attributes:
-        left_out: measurements and checkpoints that have gone.
+        left_out: the number of dropped measurements and checkpoints.
 
     Raises:
         ValueError: the capacity is too small.
@@ -41,7 +41,7 @@ class Backlog:
         return len(self._events)
 
     def put(self, event: Event) -> None:
-        """One more, behind all others."""
+        """Add an event at the end."""
         if len(self._events) >= self._capacity:
             self._thin()
         self._events.append(event)

@@ -15,14 +15,14 @@ class RunStarted:
     """An attempt starts.
 
     Attributes:
-        time: seconds since 1970, as in all of these.
-        job: the UID that the operator has given the job; "" without an operator.
-        name: of the job, or "".
-        attempt: its number, from 1 on; 0 if unknown.
+        time: seconds since 1970, as in all events.
+        job: the UID of the job from the operator; "" without an operator.
+        name: the name of the job, or "".
+        attempt: its number, at least 1; 0 if unknown.
         step: the last completed step; None if training starts at step 0.
         base: the name of the checkpoint that it resumes from; "" if it starts at step 0.
         checkpoints: the folder of all checkpoints, or "".
-        parameters: of the training, as texts by name.
+        parameters: the parameters of the training, as texts by name.
     """
 
     time: float
@@ -37,7 +37,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class MetricsLogged:
-    """Numbers of a step."""
+    """The metrics of a step."""
 
     time: float
     step: int
@@ -49,10 +49,10 @@ class CheckpointSaved:
     """A checkpoint was committed.
 
     Attributes:
-        time: when.
-        step: the last that is in it.
-        attempt: that has made it, as they are counted in the checkpoints' folder.
-        path: its own folder.
+        time: the time of the commit.
+        step: its last step.
+        attempt: the attempt that made it, as counted in the checkpoints' folder.
+        path: its folder.
     """
 
     time: float
@@ -63,7 +63,7 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The attempt is over."""
+    """The attempt has ended."""
 
     time: float
     status: Status
@@ -73,7 +73,7 @@ Event = RunStarted | MetricsLogged | CheckpointSaved | RunEnded
 
 
 def flat(given: Any) -> dict[str, str]:
-    """Parameters as texts: those within others are named `outer.inner`.
+    """Return parameters as texts: nested ones are named `outer.inner`.
 
     Args:
         given: a mapping, an `argparse.Namespace` or a dataclass.

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 STATUS: dict[Status, str] = {"finished": "FINISHED", "stopped": "SCHEDULED", "failed": "FAILED"}
 """A training that was stopped with saved state will resume: MLflow's status for that is SCHEDULED."""
 METRICS_PER_REQUEST, PARAMETERS_PER_REQUEST = 500, 100
-"""Numbers, and parameters, of one request."""
+"""The most metrics, and parameters, of one request."""
 LONGEST_VALUE = 500
-"""Characters of a parameter that servers of all releases take."""
+"""The length limit of a parameter on servers of all releases."""
 CLIENT_DEFAULTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """Defaults for MLflow's client unless set: this module retries itself, while the client would block for minutes."""
 
@@ -41,13 +41,13 @@ class MLflow(Sink):
     The run is found by the job's UID, stored in a tag, or by `run_id`. Steps that it has already are not sent again.
 
     Args:
-        tracking_uri: of the server; by default MLFLOW_TRACKING_URI.
+        tracking_uri: the URI of the server; by default MLFLOW_TRACKING_URI.
         experiment: its name, created if missing; by default MLFLOW_EXPERIMENT_NAME, or "Default".
-        run_id: ID of the run to continue; by default MLFLOW_RUN_ID, or none.
-        run_name: of a new run; by default that of the job.
+        run_id: the ID of the run to continue; by default MLFLOW_RUN_ID, or none.
+        run_name: the name of a new run; by default that of the job.
 
     Raises:
-        ValueError: there is no server's address.
+        ValueError: no URI is set.
         ModuleNotFoundError: the package mlflow is missing.
     """
 
@@ -79,7 +79,7 @@ class MLflow(Sink):
     @override
     def name(self) -> str:
         parts = urlsplit(self._tracking_uri)
-        # Without a password that the URI may hold.
+        # Without a password in the URI.
         return (
             f"MLflow at {parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
             if parts.hostname
@@ -98,7 +98,7 @@ class MLflow(Sink):
 
     @override
     def close(self) -> None:
-        """The client holds nothing open."""
+        """Do nothing: the client has no open resources."""
 
     @override
     def register(self, name: str, url: str, record: Record, local: str | None, /) -> str:
@@ -117,7 +117,7 @@ class MLflow(Sink):
             raise TrackingError(f"{name} was not registered: {self.name} answered {first_line(error)}") from error
 
     def _made(self) -> Any:
-        """The client."""
+        """Return the client."""
         if self._client is None:
             for variable, value in CLIENT_DEFAULTS.items():
                 os.environ.setdefault(variable, value)
@@ -150,7 +150,7 @@ class MLflow(Sink):
         return client.create_run(where, tags=tags, run_name=self._named or began.name or None)
 
     def _made_of(self, events: Sequence[Event]) -> tuple[list[Any], dict[str, str], dict[str, str]]:
-        """Numbers, parameters and tags."""
+        """Log metrics, parameters and tags."""
         metrics: list[Any] = []
         params: dict[str, str] = {}
         tags: dict[str, str] = {}
@@ -171,7 +171,7 @@ class MLflow(Sink):
         return metrics, params, tags
 
     def _new(self, began: RunStarted) -> dict[str, str]:
-        """The parameters that the run does not have; those that have changed under a name of the attempt, as MLflow's never change."""
+        """Return the parameters that the run does not have. Changed ones get a name with the attempt, since MLflow's cannot change."""
         found = {}
         for name, value in began.parameters.items():
             key, text = _key(name), value[:LONGEST_VALUE]
@@ -228,5 +228,5 @@ def _lineage(began: RunStarted) -> dict[str, str]:
 
 
 def _key(name: str) -> str:
-    """As MLflow allows it."""
+    """Return a name with the characters that MLflow allows."""
     return re.sub(r"[^/\w.\- ]", "_", name)[:250]

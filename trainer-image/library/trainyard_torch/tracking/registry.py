@@ -1,4 +1,4 @@
-"""Exports as versions of MLflow's registered models, with their provenance."""
+"""Register exports as versions of MLflow's models, with their provenance."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ TAG = "trainyard.dev/"
 
 
 def registered(client: Any, run_id: str, name: str, url: str, record: Record, local: str | None) -> str:
-    """Make an export a version of a registered model; one that is a version of this run already is not made again.
+    """Make an export a version of a registered model; an existing version of this run is not made again.
 
     Args:
         client: `mlflow.MlflowClient`.
-        run_id: of the run that has made the model.
-        name: of the model.
-        url: of the export.
-        record: of the export.
-        local: its path on this machine, where it is on a volume: then its files are uploaded to the run, as the server can reach no volume.
+        run_id: the ID of the run that made the model.
+        name: the name of the model.
+        url: the folder of the export.
+        record: the record of the export.
+        local: its path on this machine, if it is on a volume. Then its files are uploaded to the run, since the server cannot read the volume.
 
     Returns:
         The version.
@@ -48,7 +48,7 @@ def registered(client: Any, run_id: str, name: str, url: str, record: Record, lo
 
 
 def described(record: Record) -> dict[str, str]:
-    """What of a record is looked for in a registry, as tags."""
+    """Return the values of a record that users search for in a registry, as tags."""
     tags = {
         "weights": record.weights,
         "commit": record.code.commit + ("-dirty" if record.code.dirty else ""),

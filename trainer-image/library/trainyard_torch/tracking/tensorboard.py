@@ -27,7 +27,7 @@ class TensorBoard(Sink):
     An attempt that resumes from step n purges the later steps of earlier attempts.
 
     Args:
-        log_dir: of this training alone, on a volume that its attempts share.
+        log_dir: the folder of this training alone, on a volume that its attempts share.
 
     Raises:
         ValueError: this is a URL.
@@ -57,7 +57,7 @@ class TensorBoard(Sink):
                 self._log(event)
             self._writer.flush()
         except BaseException:
-            # A writer that has failed once never writes again; a new one purges what this one has still written.
+            # A writer that has failed once never writes again; a new one purges what it wrote.
             writer, self._writer = self._writer, None
             with suppress(Exception):
                 writer.close()
@@ -112,6 +112,6 @@ def _opened(log_dir: Path, events: Sequence[Event]) -> Any:
 
 
 def _table(began: RunStarted) -> str:
-    """As Markdown."""
+    """Return parameters as a Markdown table."""
     rows = (f"| {name} | {value} |" for name, value in began.parameters.items())
     return "\n".join(("| parameter | value |", "|---|---|", *rows))

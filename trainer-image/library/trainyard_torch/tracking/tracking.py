@@ -1,4 +1,4 @@
-"""Experiment tracking for `Loop`: a training is reported to MLflow or TensorBoard while it runs."""
+"""Report a training to MLflow or TensorBoard while `Loop` runs it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from trainyard_torch.tracking.events import Status
 
 CLOSE_TIMEOUT_SECONDS = 15.0
-"""Seconds that the end of a training waits for a server that is slow."""
+"""The seconds that the end of a training waits for a slow server."""
 HASTY_CLOSE_TIMEOUT_SECONDS = 3.0
-"""The same, where the next attempt waits for this one to be gone."""
+"""The same, if the next attempt waits for this one to exit."""
 
 
 class Tracking:
-    """Reports parameters once, metrics at intervals, and each checkpoint, of the whole training; rank 0 sends them in a thread.
+    """Reports parameters once, metrics at intervals, and each checkpoint of the whole training. Rank 0 sends them in a thread.
 
     Tracking never ends or delays a training: a server that is slow, unreachable or rejects events is logged once, and missed
     events are sent later, up to `queue_size`.
@@ -42,9 +42,9 @@ class Tracking:
 
     Args:
         sink: the backend: `MLflow(…)` or `TensorBoard(…)`.
-        log_every: steps between two reports of metrics, from 1 on.
-        parameters: of the training: a mapping, an `argparse.Namespace` or a dataclass; what is within others is named `outer.inner`.
-        queue_size: events that are kept while the server is unreachable. Each report of metrics is one event.
+        log_every: the steps between two reports of metrics, at least 1.
+        parameters: the parameters of the training: a mapping, an `argparse.Namespace` or a dataclass; nested ones are named `outer.inner`.
+        queue_size: the events that are kept while the server is unreachable. Each report of metrics is one event.
 
     Raises:
         ValueError: a number is out of range, or parameters have another type.
@@ -75,9 +75,9 @@ class Tracking:
         """Start or resume the training's run. Call it on all processes, once, before the first step; `Loop` does so.
 
         Args:
-            monitor: source of the metrics.
-            checkpoints: those of the training, which were loaded already.
-            found: what `Checkpoints.load` returned.
+            monitor: the source of the metrics.
+            checkpoints: the checkpoints of the training, already loaded.
+            found: the result of `Checkpoints.load`.
 
         Raises:
             RuntimeError: it was called already.
@@ -107,7 +107,7 @@ class Tracking:
             self._saved(found, checkpoints.url)
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers of the program's own, such as those of an evaluation: rank 0's count, the others' are left out.
+        """Report the program's own metrics, such as those of an evaluation. Only rank 0's values are used.
 
         Raises:
             RuntimeError: `start` was not called.
@@ -123,12 +123,12 @@ class Tracking:
         """Register an export under a model name: with MLflow, as a version of a registered model. Waits for the server. Call it after `start`.
 
         Args:
-            name: of the model.
-            url: of the export: `export_model` has written it.
-            options: for fsspec's file system.
+            name: the name of the model.
+            url: the folder of the export, written by `export_model`.
+            options: options for fsspec's file system.
 
         Returns:
-            The version; None on all ranks but the first.
+            The version; None on all ranks except rank 0.
 
         Raises:
             TrackingError: there is no export, or the server refuses or does not answer.
@@ -182,5 +182,5 @@ class Tracking:
         return self._aggregator.rest(1.0)
 
     def _saved(self, manifest: Manifest, url: str) -> None:
-        """In the thread that writes checkpoints."""
+        """Queue a checkpoint. The thread that writes checkpoints calls it."""
         self._background.put(CheckpointSaved(manifest.time, manifest.step, manifest.attempt, f"{url}/{manifest.name}"))
