@@ -102,7 +102,11 @@ def of(schema: Json, path: str) -> st.SearchStrategy[Any]:
 
 
 def _object(schema: Json, path: str) -> st.SearchStrategy[Any]:
-    named = {name: of(each, f"{path}.{name}".removeprefix(".")) for name, each in schema.get("properties", {}).items()}
+    named = {
+        name: of(each, f"{path}.{name}".removeprefix("."))
+        for name, each in schema.get("properties", {}).items()
+        if "const" not in each
+    }
     needed = {name: named.pop(name) for name in schema.get("required", []) if path.endswith("]")}
     fixed = st.fixed_dictionaries(needed, optional=named)
     more = schema.get("additionalProperties", {})

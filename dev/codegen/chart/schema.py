@@ -7,6 +7,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from dev.codegen.chart.other_names import ANSWERS
 from dev.codegen.chart.values import Chart
 
 Json = dict[str, Any]
@@ -28,6 +29,12 @@ def schema(values_yaml: str) -> Json:
     for path, text in descriptions(values_yaml).items():
         if value_schema := _at(path, whole):
             value_schema["description"] = text
+    for path, answer in ANSWERS.items():
+        parent, _, name = path.rpartition(".")
+        holder = _at(parent, whole) if parent else whole
+        if holder is not None:
+            # A constant: helm's message for any other value quotes it.
+            holder["properties"][name] = {"const": answer}
     return {"$schema": DRAFT, "title": "Values of the trainyard chart", **whole}
 
 

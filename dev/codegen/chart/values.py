@@ -214,7 +214,7 @@ class Chart(Values):
     """Values of the trainyard chart"""
 
     global_: Annotated[dict[str, Any], Field(alias="global")] = OPTIONAL
-    """Helm adds it if the chart is a dependency of another; the templates do not read it."""
+    """Helm adds it if the chart is a dependency of another; the templates read imageRegistry and ignore the rest."""
     name_override: OptionalName = OPTIONAL
     fullname_override: OptionalName = OPTIONAL
     common_labels: Labels = OPTIONAL

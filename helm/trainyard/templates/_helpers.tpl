@@ -106,11 +106,31 @@ app.kubernetes.io/component: helm-test
 {{- fail "image.tag: \"latest\" is no version, so a restart could change the operator: set a version, or image.digest" -}}
 {{- end -}}
 {{- with .Values.image -}}
+{{- $repository := include "trainyard.fromRegistry" (dict "image" .repository "values" $.Values) -}}
 {{- if .digest -}}
-{{- printf "%s@%s" .repository .digest -}}
+{{- printf "%s@%s" $repository .digest -}}
 {{- else -}}
-{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) -}}
+{{- printf "%s:%s" $repository (default $.Chart.AppVersion .tag) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The image of workers' agents. */}}
+{{- define "trainyard.agentImage" -}}
+{{- with .Values.agent.image -}}
+{{- include "trainyard.fromRegistry" (dict "image" . "values" $.Values) -}}
+{{- else -}}
+{{- include "trainyard.image" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An image in the registry of `global.imageRegistry`, if that is set. As in Docker, a registry has a dot or a port, or is localhost. */}}
+{{- define "trainyard.fromRegistry" -}}
+{{- $registry := (default dict .values.global).imageRegistry -}}
+{{- if $registry -}}
+{{- printf "%s/%s" (trimSuffix "/" $registry) (regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" .image "") -}}
+{{- else -}}
+{{- .image -}}
 {{- end -}}
 {{- end -}}
 

@@ -115,6 +115,10 @@ class Reason(StrEnum):
     USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
     """The template sets an environment variable that describes ranks or the master. The operator keeps it. It may
     not match the real values."""
+    STANDARD_INPUT_UNUSED = "StandardInputUnused"
+    """The main container has `stdin` or `tty`, and each worker starts several processes. None of them reads the
+    input. To debug, set `processesPerReplica` to 1, or use `kubectl exec -it POD`."""
+
     ACCELERATORS_UNKNOWN = "AcceleratorsUnknown"
     """`processesPerReplica` is auto, and the operator does not know how many accelerators a resource or a resource
     claim means. Each worker starts the number of processes in the message. Set `processesPerReplica` to the number

@@ -90,6 +90,23 @@ def starts_ranks_itself(worker: Worker, command: Sequence[str]) -> bool:
     return worker.spec.framework is Framework.NONE or starts_ranks(command, processes(worker.spec))
 
 
+def unused_input(worker: Worker) -> str:
+    """Return why no process reads the standard input that the main container asks for; empty where one does."""
+    main: Json = worker.spec.template["spec"]["containers"][0]
+    asked = [name for name in ("stdin", "tty") if main.get(name)]
+    command: list[str] = [*(main.get("command") or []), *(main.get("args") or [])]
+    count = processes(worker.spec)
+    # An agent that the image brings itself has options that are not known here.
+    if not asked or not worker.job.wants_agent or _base_name(command[0]) == AGENT:
+        return ""
+    if count == 1 or starts_ranks_itself(worker, command):
+        return ""
+    return (
+        f"the main container sets {' and '.join(asked)}, but none of its {count} processes reads the standard input. "
+        f"Set processesPerReplica to 1, or debug with kubectl exec -it {worker.pod_name}"
+    )
+
+
 def _init_container(spec: Json, main: Json, image: str, mount: Json) -> Json:
     """Return the init container. It requests what the main container requests, so that it needs no further capacity."""
     resources: dict[str, Any] = main.get("resources") or {}

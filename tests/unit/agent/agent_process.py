@@ -34,6 +34,7 @@ class AgentProcess:
             [sys.executable, str(program), *command],
             env={**variables, **environment},
             cwd=folder,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -8,7 +8,7 @@ from tests.support.jobs import condition
 from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType
-from trainyard.frameworks.agent_wrapper import AgentImage
+from trainyard.frameworks.agent_wrapper import AgentImage, unused_input
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
 
@@ -190,3 +190,23 @@ def test_pull_secrets_follow_those_of_the_template() -> None:
     made = worker(container(command=["train"]), pod={"imagePullSecrets": [{"name": "own"}]})
     assert worker_pod(made, image)["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "mirror"}]
     assert "imagePullSecrets" not in worker_pod(worker(container()), image)["spec"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "processes", "why"),
+    [
+        ({"stdin": True, "tty": True}, 2, "the main container sets stdin and tty, but none of its 2 processes reads"),
+        ({"tty": True}, 2, "the main container sets tty, but"),
+        ({"stdin": True}, 1, ""),
+        ({"stdin": True, "command": ["torchrun", "train.py"]}, 2, ""),
+        ({"stdin": True, "command": ["trainyard-agent", "--once", "python", "train.py"]}, 2, ""),
+        ({"stdin": True, "command": None}, 2, ""),
+        ({}, 2, ""),
+    ],
+)
+def test_input_of_several_processes_is_unused(fields: Json, processes: int, why: str) -> None:
+    made = worker(container(**{"command": ["python", "train.py"], **fields}), processesPerReplica=processes)
+    found = unused_input(made)
+    assert found.startswith(why)
+    assert bool(found) is bool(why)
+    assert not why or found.endswith("debug with kubectl exec -it train-worker-1-2")

@@ -14,11 +14,12 @@ VIEW: Grants = {
     ("trainyard.dev", "trainingjobs/scale"): {"get", "list", "watch"},
     ("trainyard.dev", "trainingjobs/status"): {"get", "list", "watch"},
 }
-EDIT: Grants = {
-    ("trainyard.dev", "trainingjobs"): {"create", "delete", "deletecollection", "patch", "update"},
-    ("trainyard.dev", "trainingjobs/scale"): {"patch", "update"},
-}
 ALL_VERBS = {"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+EDIT: Grants = {
+    ("trainyard.dev", "trainingjobs"): ALL_VERBS,
+    ("trainyard.dev", "trainingjobs/scale"): {"get", "patch", "update"},
+    ("trainyard.dev", "trainingjobs/status"): {"get"},
+}
 ADMIN: Grants = {
     ("trainyard.dev", "trainingjobs"): ALL_VERBS,
     ("trainyard.dev", "trainingjobs/scale"): ALL_VERBS,

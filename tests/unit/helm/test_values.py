@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dev.codegen.chart.other_names import ANSWERS
 from tests.unit.helm.chart import CHART, Chart, RefusedError, Release, leaves
 from trainyard.controller.bootstrap.settings import Settings
 
@@ -162,6 +163,35 @@ def test_borderline_values_are_accepted(chart: Chart, values: Mapping[str, Any])
     assert chart.render(values).operator()
 
 
+@pytest.mark.parametrize(("name", "answer"), ANSWERS.items(), ids=list(ANSWERS))
+def test_name_of_another_chart_is_answered(chart: Chart, name: str, answer: str) -> None:
+    values: dict[str, Any] = {"any": 1}
+    for part in reversed(name.split(".")):
+        values = {part: values}
+    with pytest.raises(RefusedError, match=re.escape(answer)):
+        chart.render(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ({}, "mirror.example.org/trainyard/operator:"),
+        ({"image": {"repository": "ghcr.io/x/operator"}}, "mirror.example.org/x/operator:"),
+        ({"image": {"repository": "host:5000/x/operator"}}, "mirror.example.org/x/operator:"),
+        ({"image": {"repository": "x/operator"}}, "mirror.example.org/x/operator:"),
+    ],
+)
+def test_global_registry_replaces_that_of_the_image(chart: Chart, values: Mapping[str, Any], image: str) -> None:
+    made = chart.render({**values, "global": {"imageRegistry": "mirror.example.org"}})
+    assert made.container()["image"].startswith(image)
+    assert made.environment()["TRAINYARD_AGENT_IMAGE"] == made.container()["image"]
+
+
+def test_global_registry_replaces_that_of_the_agent(chart: Chart) -> None:
+    values = {"global": {"imageRegistry": "mirror.example.org:5000"}, "agent": {"image": "ghcr.io/x/agent:1"}}
+    assert chart.render(values).environment()["TRAINYARD_AGENT_IMAGE"] == "mirror.example.org:5000/x/agent:1"
+
+
 def closed_objects(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each object of the schema with a closed list of fields, and its path."""
     if "properties" in schema:
@@ -184,7 +214,8 @@ def test_schema_and_values_have_the_same_fields() -> None:
         given = reduce(lambda field, name: field.get(name, {}), path.strip("/").split("/") if path else [], values)
         # An empty map has user-defined keys, which only the schema describes.
         if given:
-            assert set(item["properties"]) - {"global"} == set(given), path
+            own = {name for name, field in item["properties"].items() if "const" not in field}
+            assert own - {"global"} == set(given), path
 
 
 def test_chart_defaults_equal_operator_defaults(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:

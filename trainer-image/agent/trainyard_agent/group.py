@@ -15,7 +15,7 @@ from trainyard_agent import processes
 from trainyard_agent.activity import Activity
 from trainyard_agent.exit_cause import Tail
 from trainyard_agent.signalling import Signalling
-from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, TERMINATION_SIGNALS, spawn
+from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, TERMINATION_SIGNALS, has_input, spawn
 
 WAKE_BYTE = b"\0"
 """No signal has this number."""
@@ -102,11 +102,13 @@ class Group:
         `starts_ranks`: the command starts the ranks itself, and signals are meant for those.
         """
         self.reset()
+        # Several processes would each get parts of what somebody types.
+        shares_input = len(environments) == 1 and has_input()
         self._starts_ranks = starts_ranks
         for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
-                pid = spawn(command, environment, theirs)
+                pid = spawn(command, environment, theirs, shares_input=shares_input)
             except OSError:
                 os.close(ours)
                 raise

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Mapping, Sequence
 
 STANDARD_ERROR = 2
+NULL_DEVICE = os.makedev(1, 3)
+"""The device number of /dev/null in Linux."""
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPWR, signal.SIGRTMIN + 3)
 """Those by which this worker is asked to exit: the kubelet's, and those that images name as STOPSIGNAL, as those with systemd do."""
 SIGNALS = (*TERMINATION_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
@@ -25,17 +27,26 @@ UNSTARTABLE_CODES: Mapping[int | None, int] = {errno.ENOENT: 127, **dict.fromkey
 """The errors by which a command can never be started, with a shell's exit code for each. All other errors may pass."""
 
 
-def spawn(words: Sequence[str], environment: Mapping[str, str], error: int) -> int:
-    """Start a command and return its PID. `error`: the descriptor that becomes its standard error. Raises OSError where it cannot be started."""
+def has_input() -> bool:
+    """Return whether there is a standard input other than /dev/null: the container has `stdin` or `tty`."""
+    try:
+        return os.fstat(0).st_rdev != NULL_DEVICE
+    except OSError:
+        return False
+
+
+def spawn(words: Sequence[str], environment: Mapping[str, str], error: int, *, shares_input: bool = False) -> int:
+    """Start a command and return its PID. Raises OSError where it cannot be started.
+
+    `error`: the descriptor that becomes its standard error; `shares_input`: whether it reads the standard input of this process.
+    """
+    no_input = () if shares_input else ((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),)
     try:
         return os.posix_spawnp(
             words[0],
             list(words),
             environment,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, error, STANDARD_ERROR),
-            ],
+            file_actions=[*no_input, (os.POSIX_SPAWN_DUP2, error, STANDARD_ERROR)],
             # A session of its own: signals of a terminal, and those that a rank sends to its process group, stay with it.
             setsid=True,
             setsigdef=[*SIGNALS, signal.SIGCHLD, signal.SIGPIPE],
@@ -43,17 +54,17 @@ def spawn(words: Sequence[str], environment: Mapping[str, str], error: int) -> i
         )
     except NotImplementedError:
         # A Python that was built against a glibc before 2.26, as uv's and conda's are, has no setsid here.
-        return _forked(words, environment, error)
+        return _forked(words, environment, error, shares_input=shares_input)
 
 
-def _forked(words: Sequence[str], environment: Mapping[str, str], error: int) -> int:
+def _forked(words: Sequence[str], environment: Mapping[str, str], error: int, *, shares_input: bool) -> int:
     import subprocess  # noqa: PLC0415 - few need it, and it takes its time to import
 
     # The program gets default signal handling, and no descriptor that is not inheritable.
     made = subprocess.Popen(
         list(words),
         env=environment,
-        stdin=subprocess.DEVNULL,
+        stdin=None if shares_input else subprocess.DEVNULL,
         stderr=error,
         close_fds=False,
         start_new_session=True,

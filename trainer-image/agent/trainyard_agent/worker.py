@@ -17,6 +17,7 @@ from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState, Order
 from trainyard_agent.ranks import SettingError, grace_seconds
 from trainyard_agent.signalling import TERMINATED_CODE
+from trainyard_agent.spawn import has_input
 from trainyard_agent.sync import Sync
 from trainyard_agent.termination_message import Kind, Termination, write
 from trainyard_agent.warm_start import WarmStart
@@ -49,7 +50,8 @@ class Worker:
         probes: ProbeState,
     ) -> None:
         self._command, self._inherited, self._group, self._sync, self._log = command, environment, group, sync, log
-        can_prepare = sync.is_active and not command.starts_ranks
+        # A process that was forked from another one has no standard input.
+        can_prepare = sync.is_active and not command.starts_ranks and not has_input()
         self._warm = WarmStart(command.words, group, log, lambda: sync.is_active) if can_prepare else None
         self._attempt = restarts.attempt or int(environment["TRAINYARD_ATTEMPT"])
         self._grace = grace_seconds(environment)

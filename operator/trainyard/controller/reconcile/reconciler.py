@@ -29,6 +29,7 @@ from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.status.pod_rejections import refused
 from trainyard.engine.tracker import WriteTracker
+from trainyard.frameworks.agent_wrapper import unused_input
 from trainyard.frameworks.environment import user_set_identity
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
@@ -141,7 +142,7 @@ class Reconciler:
                 self._forget_agents(record.uid)
             if self.caches.job(record.uid) is not record:
                 requeue_after = 0.0
-        self._record_events(record, decided, [*decided.events, *self._environment_warnings(job, decided)])
+        self._record_events(record, decided, [*decided.events, *self._template_warnings(job, decided)])
         return requeue_after
 
     def _record_events(self, record: JobRecord, decided: Plan, events: Sequence[Event], *, first: int = 1) -> None:
@@ -218,15 +219,20 @@ class Reconciler:
         else:
             cache.jobs.apply(job_record(raw, cache.accelerators))
 
-    def _environment_warnings(self, job: JobView, decided: Plan) -> list[Event]:
-        """Return a warning, once per attempt together with WorkersCreated, about template variables that may not fit
-        the group.
+    def _template_warnings(self, job: JobView, decided: Plan) -> list[Event]:
+        """Return warnings, once per attempt together with WorkersCreated, about what in the template may not work as
+        meant.
         """
         if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
             return []
-        names = user_set_identity(Worker(job, 0, decided.status.attempt, job.spec.replicas))
-        note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
-        return [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note)] if names else []
+        worker = Worker(job, 0, decided.status.attempt, job.spec.replicas)
+        warnings = []
+        if names := user_set_identity(worker):
+            note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
+            warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
+        if self.executor.agent is not None and (note := unused_input(worker)):
+            warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
+        return warnings
 
     async def _report_invalid_spec(self, record: JobRecord) -> float | None:
         """Store a condition that names the invalid field, keep the rest of the status, and wait for the spec to change."""
