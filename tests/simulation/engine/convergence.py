@@ -91,7 +91,12 @@ def _unused(job: Json, pod: Json) -> bool:
 
 def _active(job: Json, pods: list[Json], *, service: bool) -> Iterator[str]:
     status, replicas, attempt = job.get("status", {}), stored_objects.size(job), stored_objects.stored_attempt(job)
-    there = sorted((stored_objects.rank(pod), stored_objects.attempt(pod), stored_objects.workers(pod)) for pod in pods)
+    ranks = {stored_objects.rank(pod) for pod in pods}
+    # A worker whose success is stored needs no pod any more.
+    done = [(rank, attempt, replicas) for rank in stored_objects.stored_successes(job) - ranks]
+    there = sorted(
+        [*((stored_objects.rank(pod), stored_objects.attempt(pod), stored_objects.workers(pod)) for pod in pods), *done]
+    )
     if there != [(rank, attempt, replicas) for rank in range(replicas)]:
         yield f"has the pods {there}"
     if not all(stored_objects.running(pod) or stored_objects.succeeded(pod) for pod in pods):

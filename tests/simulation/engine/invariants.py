@@ -88,11 +88,11 @@ class Invariants:
         match change.place, change.old, change.new:
             case place, None, dict() as made if place == PODS_PLACE:
                 self._creates(made)
+            case place, dict() as pod, dict() as new if place == PODS_PLACE and not stored_objects.going(new):
+                self._stops(pod, new)
             case place, dict() as pod, _ if place == PODS_PLACE:
-                self._law(
-                    change.new is None or stored_objects.going(change.new) != stored_objects.going(pod),
-                    "it changes a pod",
-                )
+                again = change.new is not None and stored_objects.going(pod)
+                self._law(not again, "it changes a pod that is being deleted")
                 forced = (
                     change.new is None
                     and stored_objects.going(pod)
@@ -137,6 +137,16 @@ class Invariants:
         )
         launched = job["status"].get("internal", {}).get("launchedAttempt", 0)
         self._law(launched < attempt, "a pod is made for an attempt that was complete already")
+
+    def _stops(self, pod: Json, new: Json) -> None:
+        """A pod of a failed job gets a deadline: its node ends it, and it stays for its log."""
+        spec = {**pod["spec"], "activeDeadlineSeconds": 1}
+        self._law(new["spec"] == spec and spec != pod["spec"], "it changes more of a pod than its deadline")
+        job = self.job(stored_objects.owner(pod))
+        if job is None or not job.get("status"):
+            return  # deleted, or its status lost, a moment ago
+        kept = stored_objects.lifecycle(job, "cleanPods") not in {"All", "None"}
+        self._law(kept and stored_objects.holds(job, "Failed"), "a pod is stopped that the job needs")
 
     def _deletes(self, pod: Json, *, forced: bool) -> None:
         job = self.job(stored_objects.owner(pod))

@@ -120,6 +120,14 @@ def stored_attempt(job: Json) -> int:
     return int(job.get("status", {}).get("attempt", 1))
 
 
+def stored_successes(job: Json) -> set[int]:
+    """The ranks of the stored attempt whose success its status keeps."""
+    stored = job.get("status", {}).get("internal", {}).get("succeeded") or {}
+    if stored.get("attempt") != stored_attempt(job):
+        return set()
+    return {rank for run in stored["workers"] for rank in range(run["first"], run["last"] + 1)}
+
+
 def size(job: Json) -> int:
     """How many workers it is to have: the most that are allowed and requested."""
     replicas: int = job["spec"]["replicas"]
