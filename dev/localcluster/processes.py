@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MARK: Final = "TRAINYARD_LOCALCLUSTER"
 PROC: Final = Path("/proc")
+PF_EXITING = 0x4
+"""The flag of the kernel for a process that is exiting: it has no environment any more, and is no zombie yet."""
 DEATH_SECONDS: Final = 20.0
 
 
@@ -37,14 +39,16 @@ class Identity:
 
 
 def identify(pid: int, proc: Path = PROC) -> Identity | None:
-    """Return the identity of the process with this ID; empty if there is none, or only a zombie."""
+    """Return the identity of the process with this ID; empty if there is none, or only one that is exiting or a zombie."""
     try:
         # The name in brackets may itself hold spaces and brackets, so count from the last one.
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
         boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in "ZX" else Identity(pid, int(fields[19]), boot)
+    if fields[0] in "ZX" or int(fields[6]) & PF_EXITING:
+        return None
+    return Identity(pid, int(fields[19]), boot)
 
 
 def marked_environment(paths: Paths) -> dict[str, str]:
