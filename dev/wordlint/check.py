@@ -10,7 +10,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from dev.wordlint import identifiers
-from dev.wordlint.texts import count, sentences, texts
+from dev.wordlint.texts import Text, count, docstrings, sentences, texts
 from dev.wordlint.wordlist import Rule, WordList, is_below
 
 SUFFIXES = {".py", ".md", ".yaml", ".yml", ".tpl", ".txt"}
@@ -65,10 +65,17 @@ def of_file(path: str, source: str, words: WordList) -> Iterator[Violation]:
         for word in words.found(Rule.TEXTS, text.text):
             if not words.allows(word.avoid, path):
                 yield Violation(Rule.TEXTS, path, text.line, f'"{word.avoid}": write {word.use}')
-        for sentence in sentences(text) if text.limited else ():
-            if (length := count(sentence)) > words.sentence_words:
-                limit = f"a sentence of {length} words, at most {words.sentence_words}"
-                yield Violation(Rule.SENTENCES, path, text.line, f"{limit}: {sentence[:70]}…")
+        yield from _long(Rule.SENTENCES, path, text, words)
+    for text in docstrings(source) if path.endswith(".py") else ():
+        yield from _long(Rule.DOCSTRINGS, path, text, words)
+
+
+def _long(rule: Rule, path: str, text: Text, words: WordList) -> Iterator[Violation]:
+    """Yield the sentences of a limited text that are too long."""
+    for sentence in sentences(text) if text.limited else ():
+        if (length := count(sentence)) > words.sentence_words:
+            limit = f"a sentence of {length} words, at most {words.sentence_words}"
+            yield Violation(rule, path, text.line, f"{limit}: {sentence[:70]}…")
 
 
 def _names(path: str, names: Iterable[tuple[int, str]], words: WordList) -> Iterator[Violation]:

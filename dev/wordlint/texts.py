@@ -13,6 +13,8 @@ FIELDS = {"description", "summary", "message", "title"}
 """Keys of YAML whose values are written for people."""
 METRICS = {"Counter", "Gauge", "Histogram", "Summary", "Info"}
 SENTENCE_END = re.compile(r"(?<=[.!?…])[)\"'”]*\s+(?=[^\sa-z])")
+DOCSTRING_PARTS = re.compile(r"\n\s*\n|\n(?=\s+[\w, ]+:)")
+"""Between the paragraphs of a docstring, and before each argument or exception."""
 LIST_ITEM = re.compile(r"\s*([-*+]|\d+[.)])\s+")
 TEMPLATE_ACTION = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 CODE_SPAN = re.compile(r"(`+).*?\1", re.DOTALL)
@@ -72,6 +74,19 @@ def _python(source: str) -> Iterator[Text]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     )
+
+
+def docstrings(source: str) -> Iterator[Text]:
+    """Yield the paragraphs and entries of each docstring."""
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    for part in DOCSTRING_PARTS.split(text):
+                        yield Text(statement.lineno, _without_code(part), limited=True)
+                case _:
+                    pass
 
 
 def _metric_help(call: ast.Call) -> Iterator[ast.expr]:

@@ -15,6 +15,7 @@ class Rule(StrEnum):
     IDENTIFIERS = "identifiers"
     TEXTS = "texts"
     SENTENCES = "sentences"
+    DOCSTRINGS = "docstrings"
     TEST_NAMES = "test_names"
     TEST_IMPORTS = "test_imports"
 

@@ -38,8 +38,8 @@ def compile_model(
         dynamic: as for torch.compile. False recompiles for each shape.
 
     Raises:
-        ValueError: the model's forward is torch's own, the folder is not writable, the backend is unknown, or the image lacks a compiler or
-            one of its dependencies.
+        ValueError: the model's forward is torch's own, the folder is not writable, or the backend is unknown. Or the image lacks a compiler
+                or one of its dependencies.
     """
     if type(model).forward.__module__.startswith("torch."):
         # Dynamo skips the frames of torch's own modules: nothing would be compiled, without a message (pytorch #150915).

@@ -1,7 +1,7 @@
 """Unscale gradients in groups that torch's scaler accepts: tensors of one mesh and one sharding together.
 
-`torch.amp.GradScaler` passes all gradients of an optimizer to one operation. That fails with DTensors of different meshes, or with DTensors and
-plain tensors, and checks for overflows only on the processes of the first gradient's mesh. But the scaler accepts any object with parameters
+`torch.amp.GradScaler` passes all gradients of an optimizer to one operation. That fails with DTensors of different meshes, or with
+DTensors and plain tensors. And it checks for overflows only on the processes of the first gradient's mesh. But the scaler accepts any object with parameters
 as an optimizer, and tracks each separately.
 """
 

@@ -16,6 +16,7 @@ test_name_words = 4
 identifiers = ["code", "chart"]
 texts = ["code", "docs", "chart"]
 sentences = ["docs", "chart", "code"]
+docstrings = ["library"]
 test_names = ["tests"]
 test_imports = ["tests"]
 
@@ -77,6 +78,8 @@ def tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tree:
         ("code/a.py", 'log("the wish changed")\n', "code/a.py:1:"),
         ("code/a.py", 'log(f"the wish of {name}")\n', "code/a.py:1:"),
         ("code/a.py", f'Counter("a_total", "{LONG}")\n', "a sentence of 11 words, at most 10"),
+        ("library/a.py", f'"""Short. O{LONG[1:]}."""\n', "library/a.py:1: a sentence of 11 words"),
+        ("library/a.py", f'def f():\n    """Return it.\n\n    Args:\n        a: {LONG}.\n    """\n', "library/a.py:2:"),
         ("docs/a.md", "# Title\n\nIt has four, say, of them.\n", 'docs/a.md:3: ", say"'),
         ("docs/a.md", f"# Title\n\nShort. O{LONG[1:]}.\n", "docs/a.md:3: a sentence of 11 words"),
         ("docs/a.md", "| a | b |\n|---|---|\n| x | the wish |\n", "docs/a.md:3:"),
@@ -124,9 +127,9 @@ def test_a_summary_counts_all_folders(tree: Tree) -> None:
     code, output = tree.lint("--summary")
     assert code == 0
     assert [line.split() for line in output.splitlines()[1:]] == [
-        ["docs", "0", "1", "0", "0", "0"],
-        ["elsewhere", "1", "0", "0", "0", "0"],
-        ["all", "1", "1", "0", "0", "0"],
+        ["docs", "0", "1", "0", "0", "0", "0"],
+        ["elsewhere", "1", "0", "0", "0", "0", "0"],
+        ["all", "1", "1", "0", "0", "0", "0"],
     ]
 
 

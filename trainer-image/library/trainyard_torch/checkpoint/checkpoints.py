@@ -159,8 +159,8 @@ class Checkpoints:
             CheckpointSaveError: only with `wait`: it could not be written.
             StaleAttemptError: a later attempt has started, now or while the last one was written: this process must exit.
             RuntimeError: `load` was not called.
-            ValueError: `tier` is MEMORY and the policy keeps none there; a metric is not a number; or there is a checkpoint of a later step,
-                from which the next start would continue.
+            ValueError: `tier` is MEMORY and the policy keeps none there; or a metric is not a number. Or there is a
+                    checkpoint of a later step, from which the next start would continue.
         """
         self._check_save(step, tier)
         compared = _numbers(metrics or {})

@@ -1,8 +1,8 @@
 """Decide which checkpoints an attempt may resume from, and which are kept. Pure.
 
 Before an attempt writes anything, it records which checkpoint it resumes from: its claim. From then on no earlier attempt can add to the
-history: a stale process (for example on a node that was presumed dead) may still commit, but its step is after the claimed base, and so does
-not count. This needs no lock, and no guarantee that object stores do not give.
+history. A stale process, for example on a node that was presumed dead, may still commit. But its step is after the claimed base, and so
+does not count. This needs no lock, and no guarantee that object stores do not give.
 """
 
 from __future__ import annotations

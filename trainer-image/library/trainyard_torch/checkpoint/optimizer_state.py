@@ -1,6 +1,7 @@
 """Save and load the state of optimizers by the names of parameters. Nothing is written here.
 
-Exactly the existing state is saved: a parameter that is frozen, or has had no gradient yet, has no state, and has none after loading.
+Exactly the existing state is saved. A parameter that is frozen, or has had no gradient yet, has no state, and has none after loading.
+That differs from torch:
 torch's own functions (`torch.distributed.checkpoint.state_dict`) need a state of each trainable parameter, and fail with tied ones
 (pytorch issue 192202).
 """

@@ -40,8 +40,8 @@ class TrainState(Stateful):  # type: ignore[misc]  # torch is there where this r
         optimizers: the optimizers of its parameters: one for all, one for each stage, or any others.
 
     Raises:
-        ValueError: a parameter of an optimizer is not the models', or is in two optimizers; two models have a parameter of the same name;
-            FSDP's first version is in one; or an optimizer is LBFGS.
+        ValueError: a parameter of an optimizer is not the models', or is in two optimizers. Or two models have a parameter of the same
+                name. Or FSDP's first version is in a model, or an optimizer is LBFGS.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """torch's PowerSGD with a state that survives restarts. The caller chooses the model and the first compressed step.
 
-torch stores PowerSGD's state per bucket. DDP rebuilds its buckets after the first step of each process, so after a restart a bucket
+torch stores PowerSGD's state per bucket. DDP rebuilds its buckets after the first step of each process. So after a restart a bucket
 holds other parameters than those of the stored state. Here the state is stored by parameter, and arranged for the parameters of each bucket.
 
-The errors differ between processes, but only their mean matters: both factors of the approximation are sums over processes, linear in
+The errors differ between processes, but only their mean matters. Both factors of the approximation are sums over processes, linear in
 gradient plus error (the source, section 3 and lemma 3). So a checkpoint stores the mean: it is as large as one gradient, and fits
 any number of processes.
 

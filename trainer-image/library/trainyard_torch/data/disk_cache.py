@@ -32,8 +32,8 @@ class DiskCache:
 
     Attributes:
         folder: a folder on a disk of the node. It is created if missing.
-        size: the limit in bytes. The least recently used blocks are evicted first. The limit may be exceeded by blocks that are being written,
-            and by one block for each process that was killed while writing, until the next scan. A scan happens when space runs out.
+        size: the limit in bytes. The least recently used blocks are evicted first. Blocks that are being written may exceed the limit.
+                Until the next scan, one block for each process that was killed while writing may do so, too. A scan happens when space runs out.
 
     Raises:
         ValueError: the size is negative.

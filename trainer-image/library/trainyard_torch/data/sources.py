@@ -75,7 +75,7 @@ class ReadOptions:
 class BlockSource(ABC):
     """A source that reads adjacent samples together, in blocks.
 
-    Threads read each block once, and cache it in memory up to a limit: with `SampleOrder(block=…)` only one window of blocks is needed at a time. The
+    Threads read each block once, and cache it in memory up to a limit. `SampleOrder(block=…)` needs only one window of blocks at a time. The
     source may be given to other processes by fork or pickle.
 
     Args:

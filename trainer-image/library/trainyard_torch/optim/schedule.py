@@ -34,8 +34,7 @@ class LRSchedule:
         base_lr: the learning rate for steps of `reference_batch_size` samples.
         reference_batch_size: the samples of a step for which `base_lr` was tuned.
         batch_size: the samples of a step over all processes.
-        scaling: how the rate grows with the batch: "linear" (Goyal et al., for SGD and LARS), "sqrt" (You et al., for Adam and LAMB), or
-            "none".
+        scaling: how the rate grows with the batch. "linear" (Goyal et al.) is for SGD and LARS, "sqrt" (You et al.) for Adam and LAMB; or "none".
         warmup_samples: the samples until the peak rate; five epochs in Goyal et al.
         start_lr: the rate before the first sample. None: `base_lr`, as in Goyal et al., or the peak rate if that is lower.
         decay: "constant", or "cosine" down to `end_lr`.

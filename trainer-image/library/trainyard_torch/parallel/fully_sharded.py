@@ -36,8 +36,8 @@ def shard(
     Source: Zhao et al. 2023, PyTorch FSDP; Rajbhandari et al. 2020, ZeRO.
 
     Args:
-        model: the model on this process's device, where the first process's values are used; or elsewhere, such as on the meta device, to be
-            filled or synchronized by the caller.
+        model: the model on this process's device, where the first process's values are used. If it is elsewhere, such as on the meta device,
+                the caller must fill or synchronize it.
         mesh: the mesh of `Parallelism.mesh`.
         blocks: the modules that are gathered as units, such as the layers of a transformer. Other parameters are gathered with the model.
             Empty: the model is one unit, which saves memory only between steps.
@@ -48,8 +48,8 @@ def shard(
         mixed_precision: the types of computation and reduction. None: the parameters' own types. On CPUs, averages are computed in float64.
 
     Raises:
-        ValueError: a block is not part of the model, has no forward, or is sharded already; two blocks share a parameter; or
-            there is nothing to offload from.
+        ValueError: a block is not part of the model, has no forward, or is sharded already. Or two blocks share a parameter, or
+                there is nothing to offload from.
     """
     within = sharding(mesh)
     if cpu_offload and mesh.device_type == "cpu":

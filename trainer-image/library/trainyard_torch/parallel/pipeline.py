@@ -32,8 +32,8 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def pipeline_stages(model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: int = 1) -> list[nn.Sequential]:
     """Return this process's stages of the model: consecutive parts, balanced by parameters as far as their order allows.
 
-    Parts keep their names in the model: the state dicts of all stages together are that of the model, so a checkpoint loads at any number of
-    stages. Stage s is on rank s % p of the p ranks in `mesh["pipeline"]`.
+    Parts keep their names in the model. So the state dicts of all stages together are that of the model, and a checkpoint loads at any number
+    of stages. Stage s is on rank s % p of the p ranks in `mesh["pipeline"]`.
 
     Args:
         model: a Sequential of the parts. On the meta device, stages of other processes take no memory.
@@ -117,8 +117,8 @@ class Pipeline:
             modules: this process's stages in order, equally many on all processes.
             loss: returns the mean over the samples of a micro-batch, from the last stage's output and the target.
             mesh: the mesh of `Parallelism.mesh`.
-            n_microbatches: the number of equal micro-batches of a process's samples in a step: at least the number of processes in the pipeline,
-                better four times that.
+            n_microbatches: the number of equal micro-batches of a process's samples in a step. Use at least the number of processes in the pipeline,
+                    better four times that.
             device: the device of the stages. None: the current device of the mesh's type.
 
         Raises:

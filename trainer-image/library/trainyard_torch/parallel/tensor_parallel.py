@@ -33,8 +33,8 @@ def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle
         plan: styles by module name, with * for any one part of a name: {"layers.*.up": ColwiseParallel(), "layers.*.down": RowwiseParallel()}.
 
     Raises:
-        ValueError: a name matches no module, a module is matched twice, its style needs another kind of module, a size is not divisible by
-            the tensor degree, or modules that share a parameter are split in different ways.
+        ValueError: a name matches no module, a module is matched twice, or its style needs another kind of module. Or a size is not
+                divisible by the tensor degree, or modules that share a parameter are split in different ways.
     """
     degree = size(mesh, "tensor")
     modules = dict(model.named_modules())

@@ -86,7 +86,7 @@ class Parameters:
     def must_stop(self) -> bool:
         """Return whether a stop was requested by the agent, or by SIGTERM to a process: then leave the block. Call it after each push.
 
-        With synchronous training, the answer is the same on all trainers after the same update; with asynchronous training, each receives it after
+        With synchronous training, the answer is the same on all trainers after the same update. With asynchronous training, each receives it after
         its own next update. The end of the block then exits with code 90.
         """
         stops = (

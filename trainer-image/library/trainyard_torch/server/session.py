@@ -53,8 +53,8 @@ def join_parameter_server(  # noqa: PLR0913 - each is a choice of its own
         optimizer: makes an optimizer of a list of parameters, on the servers: `partial(torch.optim.SGD, lr=0.1)`.
         roles: which processes serve and which train.
         rank: the rank of this process.
-        staleness: None: synchronous SGD; each step uses the mean of all trainers' gradients. A number: asynchronous SGD; each gradient is
-            applied on its own, at most this many updates after the parameters that it was computed with; at least `trainers` - 1.
+        staleness: None: synchronous SGD; each step uses the mean of all trainers' gradients. A number: asynchronous SGD. Each gradient
+                is applied on its own, at most this many updates after the parameters that it was computed with. At least `trainers` - 1.
         state: returns the result of `Parameters.state_dict`, or None to start at step 0. Called on trainer 0 only; no trainer starts before
             all servers have it.
         timeout: the timeout of a call in seconds, including the wait for the slowest trainer in a synchronous step, and of `state`.

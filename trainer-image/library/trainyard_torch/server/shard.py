@@ -116,8 +116,8 @@ class Shard:
     def push(self, trainer: int, gradients: Mapping[str, torch.Tensor | None]) -> Future[Answer]:
         """Accept a gradient for the trainer's parameters; None for a parameter that it did not use.
 
-        The future is set when the gradient was applied: to the new version and a copy of the parameters, or to
-        ServerClosedError if the server has closed.
+        When the gradient was applied, the future is set to the new version and a copy of the parameters. If the server has closed, it is set to
+        ServerClosedError.
 
         Raises:
             LeftError: it has left, or with synchronous training another one.

@@ -34,7 +34,7 @@ HASTY_CLOSE_TIMEOUT_SECONDS = 3.0
 class Tracking:
     """Reports parameters once, metrics at intervals, and each checkpoint of the whole training. Rank 0 sends them in a thread.
 
-    Tracking never ends or delays a training: a server that is slow, unreachable or rejects events is logged once, and missed
+    Tracking never ends or delays a training. A server that is slow, unreachable or rejects events is logged once. Missed
     events are sent later, up to `queue_size`.
 
     Create it on all processes, and pass it to `Loop`. A program with its own loop calls `start`, and `close` at the end, or uses it in
