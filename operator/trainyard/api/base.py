@@ -15,7 +15,7 @@ MAX_ATTEMPT = 10**12
 class Model(BaseModel):
     """A part of the custom resource.
 
-    Unknown fields are ignored: the API server has rejected those of users already, and an operator that was rolled back
+    Unknown fields are ignored. The API server has rejected those of users already. An operator that was rolled back
     must still read what a newer one stored.
     """
 

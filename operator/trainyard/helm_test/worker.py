@@ -1,7 +1,7 @@
 """`python -m trainyard.helm_test.worker`: one of two data-parallel workers that fit a line to points, each to half of them.
 
-Standard library only. It uses what real training uses: the rank and the rendezvous address in its environment, the network between
-two pods, and the agent that reports its steps to the operator.
+Standard library only. It uses what real training uses. That is the rank and the rendezvous address in its environment,
+the network between two pods, and the agent that reports its steps.
 """
 
 import os

@@ -101,8 +101,8 @@ def kill_all(
 ) -> None:
     """Kill all processes below `root`, but for the `protected` and those below them, for `patience` seconds at most.
 
-    Processes that they start meanwhile are killed too. One that is blocked in the kernel (by a dead file server, for example) exits
-    only when the kernel lets it, and another user's cannot be killed.
+    Processes that they start meanwhile are killed too. A process that is blocked in the kernel, by a dead file server
+    for example, exits only when the kernel lets it. Another user's process cannot be killed.
     """
     end, before = time.monotonic() + patience, set[int]()
     # One that has just exited may have started another that this look has missed, and so on in a chain.

@@ -1,7 +1,7 @@
 """Send signals to the processes that they are meant for: the ranks, not the launchers above them or the processes below them.
 
-A launcher would pass a signal on to all processes of a rank's group, data loader workers included, and kill the rank soon after, whatever
-the grace period is: torchrun after 30 seconds, mpirun after one.
+A launcher would pass a signal on to all processes of a rank's group, data loader workers included. It would kill the
+rank soon after, whatever the grace period is: torchrun after 30 seconds, mpirun after one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stop all ranks after the same step, so that each can write its part of a checkpoint: what a rank and its agent share.
 
-The two share a file in memory, read and written under its lock: a rank has either seen the request, or is known to be beyond its
-step.
+The two share a file in memory, read and written under its lock. So a rank has either seen the request, or is known to
+be beyond its step.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ LAYOUT = struct.Struct("<qqq")
 def must_stop(step: int) -> bool:
     """Return whether all ranks stop after `step`: a worker is evicted, its node is drained, or the job is suspended, for example.
 
-    Each rank calls this after each step, with the same number on all. The answer is the same on all: where it is True, each writes its
-    part of a checkpoint and exits with code `SAVED` (90), which does not count against the restart budget. Takes some microseconds,
+    Each rank calls this after each step, with the same number on all. The answer is the same on all. If it is True,
+    each writes its part of a checkpoint and exits with code `SAVED` (90), which does not count against the restart
+    budget. Takes some microseconds,
     and once as long as the ranks need to agree. False where no agent listens. Raises ValueError for what is no step.
     """
     done, path = count("step", step), own_file()

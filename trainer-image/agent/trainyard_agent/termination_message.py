@@ -1,8 +1,8 @@
 """Write the termination message of a worker: one JSON line for the operator, then free text for people. Pure.
 
 The operator decides from the line alone (`trainyard/domain/state/termination.py`). Both sides are tested against the examples in
-`tests/golden/termination_messages.json`. The line comes first and is short, since the kubelet cuts a message at 4,096 bytes, and
-in a pod of many containers at 12 KiB divided by their number.
+`tests/golden/termination_messages.json`. The line comes first and is short. The kubelet cuts a message at 4,096 bytes,
+and in a pod of many containers at 12 KiB divided by their number.
 """
 
 from __future__ import annotations

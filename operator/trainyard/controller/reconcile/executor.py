@@ -37,8 +37,8 @@ BY_POLICY = re.compile(r'admission webhook "|[a-z.]+ "[^"]*" is forbidden: ')
 can change. Nothing else in the answer tells them from an invalid pod, whose message begins with its kind and quotes its values."""
 
 MAX_PARALLEL_REQUESTS = 100
-"""Requests in parallel for one job, once the first have succeeded. With 50, creating the pods of a job of 500 takes 1.4
-times as long as with a plain client, with 100 it takes 1.1 times. Their share of the API server limits them.
+"""Requests in parallel for one job, once the first have succeeded. Creating the pods of a job of 500 takes 1.4 times as
+long as with a plain client with 50, and 1.1 times with 100. Their share of the API server limits them.
 """
 
 

@@ -4,8 +4,8 @@ Each step counts once, by its number, at the usual duration of a step when it wa
 name of what the job did meanwhile. Time is accounted for when a step is reported, and when the job stops. The status keeps the sums,
 so that a restarted operator continues from there. All parts together are the active time, always.
 
-The result is as exact as the reports. Steps completed after an attempt's last report, usually those of five seconds, are known where a
-rank failed and reported its step, or where the next attempt starts behind them. Otherwise their time counts as lost in recovery and not
+The result is as exact as the reports. Steps after an attempt's last report, usually those of five seconds, are known if
+a rank failed and reported its step. They are also known if the next attempt starts behind them. Otherwise their time counts as lost in recovery and not
 in repeated steps. The ratio does not change: each step that a job reaches counts once.
 """
 

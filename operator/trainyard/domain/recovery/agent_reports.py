@@ -26,12 +26,12 @@ the node would have reported an exit, and an agent that runs would have connecte
 AGENT_READY_TIMEOUT = timedelta(seconds=60)
 """How long an agent may take to connect, or to stop its ranks. The operator replaces the pod of one that takes longer."""
 KILL_TIME = timedelta(seconds=30)
-"""How long an agent may take to kill its ranks once their time to save is over: to give back the memory of a GPU takes its time."""
+"""How long an agent may take to kill its ranks once their time to save is over. Freeing the memory of a GPU takes time."""
 MAX_CLOCK_SKEW = timedelta(seconds=3)
 """The most by which clocks of a cluster differ."""
 AGENT_CONNECT_TIMEOUT = timedelta(seconds=6)
-"""How long the leader waits for an agent to connect: after it became the leader, after it refused connections, and after the
-container of the agent started. After that the agent counts as absent."""
+"""How long the leader waits for an agent to connect. The time starts when it became the leader, last refused
+connections, or the agent's container started. After that the agent counts as absent."""
 
 
 def merge_agent_reports(snapshot: Snapshot, now: datetime) -> Snapshot:

@@ -1,7 +1,7 @@
 """End a job whose attempts fail by the same exception at the same place, before their first step. Pure.
 
-The agent tells where an exception comes from (`trainyard_agent/failure_cause.py`): those of networks, devices, disks and a lack of
-memory have no cause here, and are retried as long as the restart budget allows.
+The agent reports the cause of an exception (`trainyard_agent/failure_cause.py`). Exceptions of networks, devices, disks
+and a lack of memory have no cause here. They are retried as long as the restart budget allows.
 """
 
 from dataclasses import dataclass

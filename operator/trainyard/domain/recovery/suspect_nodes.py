@@ -15,8 +15,9 @@ SUSPECT_NODE_TTL = timedelta(hours=24)
 FAILURES_BEFORE_AVOIDANCE = 2
 """Failures of a node before it is avoided automatically: a single one may be chance."""
 HARDWARE_CODES = frozenset({128 + 11})
-"""The exit codes of a segmentation fault: bugs cause them too, but broken hardware causes them again on the same node. A hang is not
-one: all workers notice it at the same time, and the first to report it need not be the rank that blocks the others."""
+"""The exit codes of a segmentation fault: bugs cause them too, but broken hardware causes them again on the same node. A
+hang is not one. All workers notice it at the same time, and the first to report it may not be the rank that blocks the
+others."""
 AGENT_SILENT = "AgentSilent"
 """The agent of a worker is silent, and the control plane has not noticed: the scheduler would place the replacement there again."""
 LOSSES = frozenset({"DeletionByTaintManager", "ContainerStatusUnknown", AGENT_SILENT})

@@ -1,8 +1,9 @@
 """Read the termination message of a container: one JSON line by `trainyard-agent`, then free text for people. Pure.
 
-Decisions depend on the line alone. Every other message is text without data: of a container without the agent, of an agent with another
-version of the schema, cut by the kubelet within the line, or written by the program. A program can forge a line, since the file is
-its container's own; that may mislead the decisions on its own job, which it can end anyway, and on no other.
+Decisions depend on the line alone. Every other message is text without data. It may be of a container without the
+agent, or of an agent with another version of the schema. Or the kubelet cut it within the line, or the program wrote
+it. A program can forge a line, since the file is its container's own. That may mislead the decisions on its own job,
+which it can end anyway, and on no other.
 
 The agent's side is `trainyard_agent/termination_message.py`. Both are tested against `tests/golden/termination_messages.json`.
 """
@@ -22,8 +23,8 @@ from trainyard.domain.wording import counted
 START = '{"trainyard":'
 LINE_BYTES = 1024
 OOM_CAUSE_SECONDS = 30
-"""A rank that exits so long after the kernel killed a process for lack of memory usually does so because of that: a data loader that
-has lost a worker, for example."""
+"""A rank that exits within this time after the kernel killed a process for lack of memory usually does so because of
+that. For example, a data loader has lost a worker."""
 HIGHEST_RANK = 999_999_999
 HEADLINE_CHARACTERS = 512
 MIB = 1 << 20

@@ -80,8 +80,9 @@ def has_stopped(pod: PodView) -> bool:
 def _caused_by_disruption(pod: PodView) -> bool:
     """Return whether a disruption of the pod caused the exit.
 
-    Times have whole seconds and come from two clocks, the node's and the API server's. So an exit in the same second, or on
-    a node whose clock is behind, counts as caused by the disruption; an exit by the signals of a deletion always does. An
+    Times have whole seconds and come from two clocks, the node's and the API server's. So an exit in the same second,
+    or on a node whose clock is behind, counts as caused by the disruption. An exit by the signals of a deletion always
+    does. An
     exit that the worker caused by its own use of resources never does.
     """
     if pod.exit is None or pod.disruption is None:

@@ -135,8 +135,8 @@ def _unfollowed(snapshot: Snapshot) -> list[Event]:
 def is_news(job: JobView, after: TrainingJobStatus) -> bool:
     """Return whether the status must be stored at once: the job has changed its state, or a new spec was observed.
 
-    So must the creation of all pods of a group: before that is stored, a lost pod would be created again and not end the
-    attempt, which for a single worker is the same. Counts and waiting reasons can be stored later.
+    So must the creation of all pods of a group. Before that is stored, a lost pod would be created again and not end
+    the attempt. For a single worker that is the same. Counts and waiting reasons can be stored later.
     """
     before, grouped = job.status, after.replicas > 1
     looked_at = before.observed_generation and before.observed_generation != after.observed_generation
