@@ -130,6 +130,17 @@ def deleting_pods(stage: Stage) -> None:
     assert stage.lab.status(stage.job)["restarts"]["failures"] == 1
 
 
+def stopping_pods(stage: Stage) -> None:
+    """Workers of a failed job keep their pods with the permission; without it they are deleted, with their logs."""
+    op = stage.start_ready()
+    stage.lab.submit(stage.job, recovery={"maxRestarts": 0})
+    stage.lab.until_phase("Running", stage.job)
+    stage.lab.ends(f"{stage.job}-worker-1-1", 3)
+    stage.lab.until_phase("Failed", stage.job)
+    until(lambda: set(stage.lab.pods(stage.job)) == {f"{stage.job}-worker-1-1"}, 30, "the running pod to be deleted")
+    assert stage.counted(op)
+
+
 def deleting_jobs(stage: Stage) -> None:
     op = stage.start_ready()
     stage.lab.submit(stage.job, replicas=1, lifecycle={"ttlSecondsAfterFinished": 0})
@@ -259,6 +270,7 @@ PLAYS: dict[Right, Callable[[Stage], None]] = {
     ("", "pods", "get"): finding,
     ("", "services", "get"): finding,
     ("", "pods", "delete"): deleting_pods,
+    ("", "pods", "patch"): stopping_pods,
     ("trainyard.dev", "trainingjobs", "delete"): deleting_jobs,
     ("trainyard.dev", "trainingjobs/status", "update"): writing_the_status,
     ("trainyard.dev", "trainingjobs", "get"): reading_again,
