@@ -1,6 +1,7 @@
 """Run one scenario with one fault, from an empty namespace until the operator is quiet, and collect what was wrong."""
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -31,6 +32,7 @@ QUIET_SECONDS: Final = 2.5
 OWN_WRITES: Final = {
     "POST": {"pods", "services"},
     "PUT": {"trainingjobs"},
+    "PATCH": {"pods"},
     "DELETE": {"pods", "trainingjobs"},
 }
 
@@ -158,6 +160,8 @@ def _forbidden_writes(proxy: Proxy, operators: Sequence[OperatorProcess]) -> lis
     writes = proxy.writes()
     odd = [c for c in writes if c.resource not in OWN_WRITES.get(c.method, ())]
     odd += [c for c in writes if c.method == "PUT" and not c.path.endswith("/status")]
+    # Pods of a failed job get a deadline, and nothing else.
+    odd += [c for c in writes if c.method == "PATCH" and json.loads(c.body)["spec"] != {"activeDeadlineSeconds": 1}]
     changes = sum(one.who != other.who for one, other in pairwise(writes))
     kills = sum(operator.kills for operator in operators)
     return [
