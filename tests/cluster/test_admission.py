@@ -139,4 +139,4 @@ def test_defaults_and_documentation_come_from_the_server(kube: Kube) -> None:
     means = {"agent": "auto", "minRestartScope": "Process", "warmStart": True, "avoidNodes": True}
     assert stored["recovery"] == {**limits, **means}
     assert stored["lifecycle"] == {"suspend": False, "cleanPods": "Running", "success": "AllWorkers"}
-    assert "How many failures restart the job" in kube.run("explain", "tj.spec.recovery.maxRestarts")
+    assert "How many failures may restart the job" in kube.run("explain", "tj.spec.recovery.maxRestarts")
