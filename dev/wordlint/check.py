@@ -59,6 +59,8 @@ def of_file(path: str, source: str, words: WordList) -> Iterator[Violation]:
         names = [(1, name) for name in identifiers.of_module(path)]
         yield from _names(path, [*names, *identifiers.bound(tree), *identifiers.in_strings(tree)], words)
         yield from _tests(path, tree, words)
+        for text in docstrings(tree):
+            yield from _long(Rule.DOCSTRINGS, path, text, words)
     elif path.endswith((".yaml", ".yml")):
         yield from _names(path, identifiers.in_yaml(source), words)
     for text in texts(path, source):
@@ -66,8 +68,6 @@ def of_file(path: str, source: str, words: WordList) -> Iterator[Violation]:
             if not words.allows(word.avoid, path):
                 yield Violation(Rule.TEXTS, path, text.line, f'"{word.avoid}": write {word.use}')
         yield from _long(Rule.SENTENCES, path, text, words)
-    for text in docstrings(source) if path.endswith(".py") else ():
-        yield from _long(Rule.DOCSTRINGS, path, text, words)
 
 
 def _long(rule: Rule, path: str, text: Text, words: WordList) -> Iterator[Violation]:

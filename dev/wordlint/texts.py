@@ -76,9 +76,9 @@ def _python(source: str) -> Iterator[Text]:
     )
 
 
-def docstrings(source: str) -> Iterator[Text]:
+def docstrings(tree: ast.AST) -> Iterator[Text]:
     """Yield the paragraphs and entries of each docstring."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
             match statement:

@@ -116,8 +116,8 @@ class Training:
     def reseed(self, step: int) -> None:
         """Seed the random generators of torch, numpy and Python by (seed, step, data shard).
 
-        Call it before each step. A run that resumes from a checkpoint then draws the same numbers as an undisturbed run, without stored generator states.
-        Processes that see the same samples draw the same numbers.
+        Call it before each step. A run that resumes from a checkpoint then draws the same numbers as an undisturbed
+        run, without stored generator states. Processes that see the same samples draw the same numbers.
         """
         seed = mixed(mixed(self.seed, step), self.data_shard.rank)
         _seed_host(seed)

@@ -1,8 +1,8 @@
 """Unscale gradients in groups that torch's scaler accepts: tensors of one mesh and one sharding together.
 
-`torch.amp.GradScaler` passes all gradients of an optimizer to one operation. That fails with DTensors of different meshes, or with
-DTensors and plain tensors. And it checks for overflows only on the processes of the first gradient's mesh. But the scaler accepts any object with parameters
-as an optimizer, and tracks each separately.
+`torch.amp.GradScaler` passes all gradients of an optimizer to one operation. That fails with DTensors of different
+meshes, or with DTensors and plain tensors. And it checks for overflows only on the processes of the first gradient's
+mesh. But the scaler accepts any object with parameters as an optimizer, and tracks each separately.
 """
 
 from __future__ import annotations

@@ -108,10 +108,11 @@ class Parallelism:
     def mesh(self, world_size: int, device_type: str) -> DeviceMesh:
         """Create the mesh of all processes. All of them call it once, at the same time.
 
-        It always has all of DIMENSIONS. Dimensions with more traffic are further inside, since adjacent ranks are on one node. Tensor parallel exchanges
-        activations several times per layer, context parallel once per layer. Shards are gathered once per layer, but ahead of use. Copies are
-        averaged once per step, and stages send one activation per micro-batch. `submesh` also returns JOINED dimensions. "data" are the processes
-        that share the samples, "shards" those that share one copy of the parameters. "gradients" are those whose gradients are averaged.
+        It always has all of DIMENSIONS. Dimensions with more traffic are further inside, since adjacent ranks are on
+        one node. Tensor parallel exchanges activations several times per layer, context parallel once per layer. Shards
+        are gathered once per layer, but ahead of use. Copies are averaged once per step, and stages send one activation
+        per micro-batch. `submesh` also returns JOINED dimensions. "data" are the processes that share the samples,
+        "shards" those that share one copy of the parameters. "gradients" are those whose gradients are averaged.
 
         Args:
             world_size: the number of processes.

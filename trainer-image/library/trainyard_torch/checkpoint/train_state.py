@@ -60,7 +60,8 @@ class TrainState(Stateful):  # type: ignore[misc]  # torch is there where this r
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as torch's own `get_state_dict` does: optimizers without state get one, so that `torch.distributed.checkpoint.load` can fill it.
+        """Return the state as torch's own `get_state_dict` does: optimizers without state get one, so that
+        `torch.distributed.checkpoint.load` can fill it.
 
         `Checkpoints` does not need that.
         """

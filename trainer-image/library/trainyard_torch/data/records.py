@@ -1,9 +1,10 @@
 """Write samples of any length in bytes to indexed shards, and read them as a source.
 
-A dataset is a folder. Each shard `shard-000000` is a file of `block` samples; the last has fewer. It begins with 8 bytes `TYREC001`. The number
-of samples and their lengths follow as little-endian unsigned 64-bit integers, then the samples. `index.json` has the number of samples, `block`, the size and
-SHA-256 of each shard, and a checksum of its own. It is written last, so a folder without it is no dataset. One read fetches one shard: 4 to
-64 MB are good for an object store.
+A dataset is a folder. Each shard `shard-000000` is a file of `block` samples; the last has fewer. It begins with 8
+bytes `TYREC001`. The number of samples and their lengths follow as little-endian unsigned 64-bit integers, then the
+samples. `index.json` has the number of samples, `block`, the size and SHA-256 of each shard, and a checksum of its own.
+It is written last, so a folder without it is no dataset. One read fetches one shard: 4 to 64 MB are good for an object
+store.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Order samples by a function of (seed, epoch, position) alone, at any number of processes. Pure.
 
-The permutation of 0 … size - 1 is computed, not stored. So a resumed run, or another number of processes, finds its position at once, also
-among a billion samples. It is a Feistel network over the next power of four with cycle walking (J. Black and P. Rogaway, "Ciphers with Arbitrary Finite
-Domains", 2002). Its arithmetic is defined here, so that no release of numpy or torch can change the order in the middle of a training.
+The permutation of 0 … size - 1 is computed, not stored. So a resumed run, or another number of processes, finds its
+position at once, also among a billion samples. It is a Feistel network over the next power of four with cycle walking
+(J. Black and P. Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Its arithmetic is defined here, so that no
+release of numpy or torch can change the order in the middle of a training.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ ON = ((("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"), "2000"), (("TOR
 def flight_recorder(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the missing variables for a record of the last 2,000 collectives, which ranks write after NCCL's timeout.
 
-    Set them before the process group is created: `os.environ.update(flight_recorder(os.environ))`. Under Trainyard's agent nothing is missing, and the
-    user's values stay. The files are in the existing folder TRAINYARD_FLIGHT_RECORDER, or at torch's default (`/tmp/nccl_trace_rank_0` and so on).
+    Set them before the process group is created: `os.environ.update(flight_recorder(os.environ))`. Under Trainyard's
+    agent nothing is missing, and the user's values stay. The files are in the existing folder
+    TRAINYARD_FLIGHT_RECORDER, or at torch's default (`/tmp/nccl_trace_rank_0` and so on).
     """
     missing = {name: value for names, value in ON if not any(name in environ for name in names) for name in names}
     folder = environ.get(FOLDER)

@@ -23,8 +23,9 @@ M = TypeVar("M", bound=nn.Module)
 def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle]) -> M:
     """Shard the modules of the plan over `mesh["tensor"]`, and return the model. With one process, it is unchanged.
 
-    Call it first, on the whole model: before `pipeline_stages`, `shard` and the optimizer. Modules outside of the plan are replicated. A planned module
-    takes and returns full activations unless its style says otherwise. A module that counts heads must count its local heads.
+    Call it first, on the whole model: before `pipeline_stages`, `shard` and the optimizer. Modules outside of the plan
+    are replicated. A planned module takes and returns full activations unless its style says otherwise. A module that
+    counts heads must count its local heads.
     Source: Shoeybi et al. 2019, Megatron-LM.
 
     Args:

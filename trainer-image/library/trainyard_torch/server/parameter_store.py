@@ -58,7 +58,8 @@ class ParameterStore:
                 )
 
     def update(self, gradients: Sequence[Mapping[str, torch.Tensor | None]]) -> None:
-        """Take one step of the optimizer with the mean of these gradients. None counts as 0; a parameter without any gradient is skipped, as in torch.
+        """Take one step of the optimizer with the mean of these gradients. None counts as 0; a parameter without any
+        gradient is skipped, as in torch.
 
         Raises:
             Exception: the error of the optimizer.

@@ -132,7 +132,8 @@ class Parameters:
     def state_dict(self) -> dict[str, Any]:
         """Return parameters and the optimizer's state by the names of parameters: for a checkpoint that any number of servers can load.
 
-        With synchronous training it is of one step, if one trainer calls it between two of its steps. Otherwise the parts of servers may differ in time.
+        With synchronous training it is of one step, if one trainer calls it between two of its steps. Otherwise the
+        parts of servers may differ in time.
 
         Raises:
             ServerError: a server does not answer.
@@ -144,7 +145,8 @@ class Parameters:
         return state
 
     def leave(self) -> bool:
-        """Leave, and wait until all trainers have left. Return whether a stop was requested. `join_parameter_server` calls it at the end of its block.
+        """Leave, and wait until all trainers have left. Return whether a stop was requested. `join_parameter_server`
+        calls it at the end of its block.
 
         Raises:
             ServerError: a server does not answer.
