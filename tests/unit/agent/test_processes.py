@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.polling import until
 from tests.unit.agent.worker_environment import AGENT_SOURCE
-from trainyard_agent.processes import descendants, is_alive, kill_all
+from trainyard_agent.processes import descendants, is_alive, kill_all, processes_by_pid
 from trainyard_agent.signalling import forward_signal
 
 
@@ -21,7 +21,7 @@ def test_processes_of_another_user_are_skipped(monkeypatch: pytest.MonkeyPatch) 
     with subprocess.Popen(["sleep", "600"]) as other:
         with monkeypatch.context() as patched:
             patched.setattr(os, "kill", refuse)
-            assert forward_signal(signal.SIGTERM, other.pid) == [other.pid]
+            assert forward_signal(signal.SIGTERM, other.pid, processes_by_pid()) == [other.pid]
             kill_all(os.getpid(), 0.05, lambda: None, descendants(os.getpid()) - {other.pid})
         assert other.poll() is None
         other.kill()
@@ -63,7 +63,7 @@ def test_pipe_reader_outlives_its_writer(tmp_path: Path, pipeline: str) -> None:
             lambda: (tmp_path / "log").exists() and "ready" in (tmp_path / "log").read_text(), 60, "the writer is ready"
         )
         below = descendants(shell.pid)
-        assert set(forward_signal(signal.SIGTERM, shell.pid)) == {shell.pid, *below}
+        assert set(forward_signal(signal.SIGTERM, shell.pid, processes_by_pid())) == {shell.pid, *below}
         until(lambda: not any(map(is_alive, below)), 60, "all to exit")
         output = (tmp_path / "log").read_text() + (shell.stderr.read().decode() if shell.stderr else "")
     assert output.split() == ["ready", "saved"]
@@ -75,7 +75,7 @@ def test_reader_with_signal_handler_is_signalled(tmp_path: Path) -> None:
     with subprocess.Popen(["sh", "-c", f"sleep 600 | {sys.executable} program.py > log 2>&1"], cwd=tmp_path) as shell:
         until(lambda: (tmp_path / "log").exists() and "ready" in (tmp_path / "log").read_text(), 60, "it is ready")
         below = descendants(shell.pid)
-        forward_signal(signal.SIGTERM, shell.pid)
+        forward_signal(signal.SIGTERM, shell.pid, processes_by_pid())
         until(lambda: not any(map(is_alive, below)), 60, "all to exit")
     assert (tmp_path / "log").read_text().split() == ["ready", "saved"]
 

@@ -1,13 +1,14 @@
-"""Tell ranks that still do something, as writing a checkpoint, from ranks that wait for a peer that is gone. Reads `/proc`, decides nothing.
+"""Tell ranks that still work, for example write a checkpoint, from ranks that wait for a lost peer. Reads `/proc`, decides nothing.
 
-A rank that is blocked in a collective runs no handler of Python, and would never exit. gloo waits for a lock, NCCL spins on the GPU.
+A rank that is blocked in a collective runs no handler of Python, and would never exit. gloo waits for a lock. NCCL
+spins on the GPU.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,8 +44,9 @@ class Activity:
         self._samples: dict[int, _Sample] = {}
         self._looked_at = self._active_at = clock()
         self._on_gpu = {pid for pid in self._pids if _opens_gpu(pid)}
+        table = processes.processes_by_pid()
         for pid in self._pids:
-            self._samples[pid] = _sample(pid)
+            self._samples[pid] = _sample(pid, table)
 
     def idle_seconds(self) -> float:
         """Return for how long none of the ranks has done anything but wait."""
@@ -52,14 +54,15 @@ class Activity:
         seconds = now - self._looked_at
         if seconds >= WINDOW_SECONDS:
             self._looked_at = now
-            active = [pid for pid in self._pids if self._is_active(pid, seconds)]
+            table = processes.processes_by_pid()
+            active = [pid for pid in self._pids if self._is_active(pid, seconds, table)]
             self._active_at = now if active else self._active_at
         return now - self._active_at
 
-    def _is_active(self, pid: int, seconds: float) -> bool:
-        before, now = self._samples[pid], _sample(pid)
+    def _is_active(self, pid: int, seconds: float, table: Mapping[int, processes.Process]) -> bool:
+        before, now = self._samples[pid], _sample(pid, table)
         self._samples[pid] = now
-        process = processes.stat(pid)
+        process = table.get(pid)
         if process is None or process.state in processes.GONE:
             return False
         if now.written - before.written >= MIN_WRITTEN_BYTES or now.faults - before.faults >= MIN_FAULTS:
@@ -71,9 +74,8 @@ class Activity:
         return pid not in self._on_gpu and (process.state in BUSY_STATES or share >= MIN_CPU_SHARE)
 
 
-def _sample(pid: int) -> _Sample:
-    table = processes.processes_by_pid()
-    pids = {pid, *processes.descendants(pid)}.intersection(table)
+def _sample(pid: int, table: Mapping[int, processes.Process]) -> _Sample:
+    pids = {pid, *processes.descendants(pid, table=table)}.intersection(table)
     return _Sample(
         sum(table[each].ticks for each in pids),
         sum(_written(each) for each in pids),

@@ -56,13 +56,12 @@ MARKS = (
 """The first that applies decides."""
 PROGRAM_EXCEPTIONS = frozenset(
     {"ArithmeticError", "AssertionError", "AttributeError", "Exception", "FloatingPointError", "ImportError"}
-    | {"IndentationError"}
-    | {"IndexError", "IsADirectoryError", "KeyError", "LookupError", "ModuleNotFoundError", "NameError"}
-    | {"NotADirectoryError", "NotImplementedError", "OverflowError", "RecursionError", "RuntimeError", "SyntaxError"}
-    | {"TabError", "TypeError", "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError", "ValueError"}
-    | {"ZeroDivisionError"}
+    | {"IndentationError", "IndexError", "IsADirectoryError", "KeyError", "LookupError", "ModuleNotFoundError"}
+    | {"NameError", "NotADirectoryError", "NotImplementedError", "OverflowError", "RecursionError", "RuntimeError"}
+    | {"SyntaxError", "TabError", "TypeError", "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError"}
+    | {"ValueError", "ZeroDivisionError"}
 )
-"""Python's exceptions that do not come from a disk, a network, a device or a lack of memory. Libraries name those that do in many ways."""
+"""Python's exceptions that do not come from a disk, a network, a device or a lack of memory. Libraries have many names for exceptions from there."""
 EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Exit|Timeout|Fault|Failure))(?::|$)", re.MULTILINE
 )

@@ -41,12 +41,8 @@ def check_http(spec: Mapping[str, Any], host: str) -> str:
     made: http.client.HTTPConnection
     if spec.get("scheme") == "HTTPS":
         # As the kubelet does, which cannot know the authority either.
-        made = http.client.HTTPSConnection(
-            host,
-            spec["port"],
-            timeout=spec["timeout"],
-            context=ssl._create_unverified_context(),  # noqa: S323, SLF001
-        )
+        unverified = ssl._create_unverified_context()  # noqa: S323, SLF001 - see above
+        made = http.client.HTTPSConnection(host, spec["port"], timeout=spec["timeout"], context=unverified)
     else:
         made = http.client.HTTPConnection(host, spec["port"], timeout=spec["timeout"])
     try:

@@ -80,9 +80,14 @@ def blocked(pid: int) -> str:
     return "uninterruptible" if process.state == UNINTERRUPTIBLE else "stopped"
 
 
-def descendants(root: int, protected: Collection[int] = frozenset()) -> set[int]:
-    """Return the PIDs of all processes below `root` that have not exited, but for the `protected` and those below them."""
-    return {pid for pid, process in _below(root, protected).items() if process.state not in GONE}
+def descendants(
+    root: int, protected: Collection[int] = frozenset(), table: Mapping[int, Process] | None = None
+) -> set[int]:
+    """Return the PIDs of all processes below `root` that have not exited, but for the `protected` and those below them.
+
+    `table`: all processes, if the caller has just read them.
+    """
+    return {pid for pid, process in _below(root, protected, table).items() if process.state not in GONE}
 
 
 def ask(number: int, pid: int) -> None:
@@ -121,15 +126,14 @@ def processes_by_pid() -> dict[int, Process]:
     return {pid: process for pid in pids if (process := stat(pid)) is not None}
 
 
-def _below(root: int, protected: Collection[int]) -> dict[int, Process]:
+def _below(root: int, protected: Collection[int], table: Mapping[int, Process] | None = None) -> dict[int, Process]:
     """Return all processes below `root`, but for the `protected` and those below them; also those that are yet to be reaped."""
-    table = processes_by_pid()
-    for pid in protected:
-        table.pop(pid, None)
-    return {pid: process for pid, process in table.items() if _is_below(pid, root, table)}
+    known = processes_by_pid() if table is None else table
+    others = {pid: process for pid, process in known.items() if pid not in protected}
+    return {pid: process for pid, process in others.items() if _is_below(pid, root, others)}
 
 
-def _is_below(pid: int, root: int, table: dict[int, Process]) -> bool:
+def _is_below(pid: int, root: int, table: Mapping[int, Process]) -> bool:
     # Read one after the other, the parents can form a cycle where a PID was used again meanwhile.
     for _ in range(len(table)):
         if pid not in table:

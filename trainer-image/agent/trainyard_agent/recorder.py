@@ -1,7 +1,7 @@
 """Keep NCCL's flight recorder, which tells what the collectives of each rank were doing, where ranks hang. Without NCCL there is none.
 
-torch makes a pipe for each rank, named by a variable and the rank. Within a second or two after something was written into it, the rank
-writes a file, named by another variable and the rank (ProcessGroupNCCL.cpp and FlightRecorder.cpp of torch 2.6).
+torch makes a pipe for each rank, named by a variable and the rank. Soon after something was written into it, the rank writes a file, named by
+another variable and the rank (ProcessGroupNCCL.cpp and FlightRecorder.cpp of torch 2.6).
 """
 
 from __future__ import annotations

@@ -81,12 +81,13 @@ def progress(
 
     Each rank calls this after each step, and where a phase starts that takes longer than steps do. A rank that only waits for others
     in their phase reports the same phase. `total` is the step at which training ends. `loss` is that of this rank's
-    last batch: a number, and no tensor on a GPU, for which the call would wait. Both are shown in the job's status, and what is left out stays as it was.
-    `compute_seconds` is the compute time of this rank in the complete step, without waits for others. It distinguishes
-    a straggler from the ranks that wait for it. `measured` replaces what was measured before: numbers of this rank by the names in `MEASURED`, shares
-    of the time between 0 and 1. A loss that is NaN or infinite is left out. So are such numbers, those below 0, and a
-    time that is not above 0. Costs some microseconds. Raises ValueError for what is no step, no phase or no such name. Where the file cannot be
-    written training continues, and this rank is not judged.
+    last batch: a number, and no tensor on a GPU, for which the call would wait. Both are shown in the job's status, and
+    what is left out stays as it was. `compute_seconds` is the compute time of this rank in the complete step, without
+    waits for others. It distinguishes a straggler from the ranks that wait for it. `measured` replaces what was
+    measured before: numbers of this rank by the names in `MEASURED`, shares of the time between 0 and 1. A loss that is
+    NaN or infinite is left out. So are such numbers, those below 0, and a time that is not above 0. Costs some
+    microseconds. Raises ValueError for what is no step, no phase or no such name. Where the file cannot be written
+    training continues, and this rank is not judged.
     """
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")

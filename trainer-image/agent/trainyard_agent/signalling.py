@@ -33,32 +33,15 @@ WRAPPERS = frozenset({"timeout", "time", "uv", "conda", "mamba", "micromamba", "
 """Programs that wait for the command that they started, and exit after it. Some pass a signal on to its whole process group."""
 LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "fabric", "lightning"}
-    | {
-        "mpirun",
-        "mpiexec",
-        "mpiexec.hydra",
-        "hydra_pmi_proxy",
-        "orterun",
-        "prterun",
-        "prted",
-        "orted",
-        "horovodrun",
-        "srun",
-    }
+    | {"mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "orted"}
+    | {"horovodrun", "srun"}
     | {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
     | {"deepspeed.launcher.runner", "deepspeed.launcher.launch"}
 )
 """Programs and modules of which it is known that they start ranks and are none themselves."""
 RANK_VARIABLES = frozenset(
-    {
-        "RANK",
-        "LOCAL_RANK",
-        "GROUP_RANK",
-        "WORLD_SIZE",
-        "CROSS_RANK",
-        "TORCHELASTIC_RUN_ID",
-        "ACCELERATE_MIXED_PRECISION",
-    }
+    {"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "CROSS_RANK"}
+    | {"TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION"}
     | {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "HOROVOD_RANK"}
 )
 """Variables that a launcher sets for the ranks that it starts."""
@@ -93,12 +76,12 @@ class Signalling:
         table = processes_by_pid()
         found = _ranks_below(root, table) if starts_ranks else None
         if found is None:
-            self.pids.update(forward_signal(number, root))
+            self.pids.update(forward_signal(number, root, table))
             return
         if number in TERMINATION_SIGNALS:
             self._hold(found)
         for pid in found.ranks:
-            self.pids.update(forward_signal(number, pid))
+            self.pids.update(forward_signal(number, pid, table))
         for pid in found.others:
             send(number, pid)
 
@@ -135,12 +118,12 @@ class Signalling:
             self._held[launcher] = signal.SIGTERM if theirs - own else signal.SIGKILL
 
 
-def forward_signal(number: int, pid: int) -> list[int]:
+def forward_signal(number: int, pid: int, table: Mapping[int, Process]) -> list[int]:
     """Send a signal to a process; to a shell, also to what it waits for; of a wrapper, to what it waits for alone. Returns their PIDs.
 
     A process that only reads what another writes, as `tee` does, is left alone: it exits after the writer, whose output it keeps.
+    `table`: all processes.
     """
-    table = processes_by_pid()
     targets, readers = _programs(number, pid, table)
     for each in targets:
         if each not in readers:

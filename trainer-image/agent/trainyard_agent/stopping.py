@@ -35,8 +35,8 @@ def must_stop(step: int) -> bool:
 
     Each rank calls this after each step, with the same number on all. The answer is the same on all. If it is True,
     each writes its part of a checkpoint and exits with code `SAVED` (90), which does not count against the restart
-    budget. Takes some microseconds,
-    and once as long as the ranks need to agree. False where no agent listens. Raises ValueError for what is no step.
+    budget. Takes some microseconds, and once as long as the ranks need to agree. False where no agent listens. Raises
+    ValueError for what is no step.
     """
     done, path = count("step", step), own_file()
     if done is None or not path:

@@ -103,8 +103,10 @@ class Sync:
         *,
         prepared: bool = True,
     ) -> None:
-        """Report this from now on, and at once. `stop`: where the ranks can take part in a coordinated stop;
-        `prepared`: whether the start of the ranks is prepared as far as it can be.
+        """Report this from now on, and at once.
+
+        `stop`: where the ranks can take part in a coordinated stop. `prepared`: whether the start of the ranks is
+        prepared as far as it can be.
         """
         new = _Reported(attempt, state, failure, stop, prepared)
         if self._reported != new:
