@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from posixpath import basename
 from typing import Any
 
 from trainyard.api.constants import AGENT
@@ -9,12 +10,14 @@ from trainyard.api.spec import Framework
 from trainyard.domain.recovery.agent_injection import SHELL
 from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks.launch_command import starts_ranks
-from trainyard.frameworks.worker_spec import Json, Worker
+from trainyard.frameworks.worker_spec import Json, Worker, command_line
 
 AGENT_DIR = "/run/trainyard"
 """The agent's directory in a worker."""
 IMAGE_AGENT_DIR = "/opt/trainyard/agent"
 """The agent's directory in its image, which is the operator's."""
+START = (SHELL, f"{AGENT_DIR}/start")
+"""The command that starts the injected agent; the arguments follow."""
 INIT_CONTAINER_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 """Resources that the init container shares with the main container, which runs later."""
 
@@ -70,17 +73,22 @@ def _pull_secrets(spec: Json, agent: AgentImage) -> list[Json]:
 def _wrapped_command(worker: Worker, main: Json) -> list[str]:
     """Return the command that starts the agent with the main container's command as its argument."""
     command: list[str] = main["command"]
-    start = [SHELL, f"{AGENT_DIR}/start"]
-    if _base_name(command[0]) == AGENT:
-        return [*start, *command[1:]]
-    once = ["--once"] if starts_ranks_itself(worker, [*command, *(main.get("args") or [])]) else []
-    return [*start, *once, "--", *command]
+    if basename(command[0]) == AGENT:
+        return [*START, *command[1:]]
+    once = ["--once"] if starts_ranks_itself(worker, command_line(main)) else []
+    return [*START, *once, "--", *command]
 
 
 def has_agent(spec: Json) -> bool:
     """Return whether the main container runs the agent, the injected one or the image's own."""
-    command = spec["containers"][0].get("command") or [""]
-    return _base_name(command[0]) == AGENT or command[:2] == [SHELL, f"{AGENT_DIR}/start"]
+    main: Json = spec["containers"][0]
+    command = main.get("command") or [""]
+    return basename(command[0]) == AGENT or starts_injected_agent(main)
+
+
+def starts_injected_agent(main: Json) -> bool:
+    """Return whether this main container runs the agent that the operator injects."""
+    return tuple(main.get("command") or ())[: len(START)] == START
 
 
 def starts_ranks_itself(worker: Worker, command: Sequence[str]) -> bool:
@@ -94,10 +102,10 @@ def unused_input(worker: Worker) -> str:
     """Return why no process reads the standard input that the main container asks for; empty where one does."""
     main: Json = worker.spec.template["spec"]["containers"][0]
     asked = [name for name in ("stdin", "tty") if main.get(name)]
-    command: list[str] = [*(main.get("command") or []), *(main.get("args") or [])]
+    command = command_line(main)
     count = processes(worker.spec)
     # An agent that the image brings itself has options that are not known here.
-    if not asked or not worker.job.wants_agent or _base_name(command[0]) == AGENT:
+    if not asked or not worker.job.wants_agent or basename(command[0]) == AGENT:
         return ""
     if count == 1 or starts_ranks_itself(worker, command):
         return ""
@@ -132,7 +140,3 @@ def _init_container(spec: Json, main: Json, image: str, mount: Json) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount],
     }
-
-
-def _base_name(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from posixpath import basename
 
 PYTHON_NAME = re.compile(r"python[0-9.]*")
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
@@ -104,8 +105,8 @@ def starts_ranks(command: Sequence[str], processes: int) -> bool:
     program = unwrapped(command)
     if program:
         if is_python(program):
-            return _base_name(_python_target(program[1:])) in LAUNCHERS
-        if _base_name(program[0]) in LAUNCHERS:
+            return basename(_python_target(program[1:])) in LAUNCHERS
+        if basename(program[0]) in LAUNCHERS:
             return True
     return processes > 1 or _names_launcher(command)
 
@@ -119,7 +120,7 @@ def unwrapped(command: Sequence[str]) -> Sequence[str]:
     """Return the command that wrappers and a shell lead to; empty where it is not certain that they lead to one."""
     words = list(command)
     while words and not is_python(words):
-        name = _base_name(words[0])
+        name = basename(words[0])
         if name in SHELLS:
             words = _shell_target(words[1:])
         elif name in WRAPPERS:
@@ -131,7 +132,7 @@ def unwrapped(command: Sequence[str]) -> Sequence[str]:
 
 def is_python(command: Sequence[str]) -> bool:
     """Return whether the command is a Python program: by its interpreter, or by the suffix of its script."""
-    return PYTHON_NAME.fullmatch(_base_name(command[0])) is not None or command[0].endswith(".py")
+    return PYTHON_NAME.fullmatch(basename(command[0])) is not None or command[0].endswith(".py")
 
 
 def _wrapped(wrapper: Wrapper, words: list[str]) -> list[str]:
@@ -215,9 +216,9 @@ def _prepares(command: list[str]) -> bool:
 
 def _names_launcher(command: Sequence[str]) -> bool:
     """Return whether a wrapper's arguments or a shell's script name a launcher."""
-    if _base_name(command[0]) not in SHELLS | WRAPPERS.keys():
-        return _base_name(command[0]) in LAUNCHERS
-    return any(_base_name(word) in LAUNCHERS for word in re.split(r"[^\w./-]+", " ".join(command[1:])))
+    if basename(command[0]) not in SHELLS | WRAPPERS.keys():
+        return basename(command[0]) in LAUNCHERS
+    return any(basename(word) in LAUNCHERS for word in re.split(r"[^\w./-]+", " ".join(command[1:])))
 
 
 def _python_target(words: Sequence[str]) -> str:
@@ -233,7 +234,3 @@ def _python_target(words: Sequence[str]) -> str:
         elif not word.startswith("-"):
             return word
     return ""
-
-
-def _base_name(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -22,7 +22,6 @@ from trainyard.api.constants import (
 )
 from trainyard.api.spec import DnsNames
 from trainyard.domain.state.snapshot import JobView
-from trainyard.domain.state.template_hash import template_hash
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint, with_coordinator
@@ -145,7 +144,7 @@ def _annotations(worker: Worker) -> dict[str, str]:
         ANNOTATION_WORKERS: str(worker.workers),
         ANNOTATION_MAIN_CONTAINER: worker.spec.template["spec"]["containers"][0]["name"],
         ANNOTATION_GENERATION: str(worker.job.generation),
-        ANNOTATION_TEMPLATE_HASH: template_hash(worker.spec),
+        ANNOTATION_TEMPLATE_HASH: worker.job.template_hash,
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.domain.recovery.agent_injection import SHELL
-from trainyard.frameworks.agent_wrapper import AGENT_DIR
+from trainyard.frameworks.agent_wrapper import AGENT_DIR, starts_injected_agent
 from trainyard.frameworks.worker_spec import Json
 
 PROBES = ("livenessProbe", "startupProbe")
@@ -26,7 +26,7 @@ def with_waiting_probes(spec: Json) -> Json:
     """Return the pod spec in which the main container's probes wait; unchanged without probes or an injected agent."""
     main: Json = spec["containers"][0]
     probes = {name: main[name] for name in PROBES if main.get(name)}
-    if not probes or (main.get("command") or [])[:2] != [SHELL, f"{AGENT_DIR}/start"]:
+    if not probes or not starts_injected_agent(main):
         return spec
     own: list[Json] = main.get("env") or []
     is_set = any(variable["name"] == DELAY_VARIABLE for variable in own)

@@ -2,18 +2,18 @@
 
 Both ways to start are served. A `torchrun` command finds everything in its own variables, `PET_*`. A plain
 `python train.py` with one process per worker finds `RANK`, `WORLD_SIZE` and the master. With several processes per worker
-only the agent or torchrun knows the ranks, so `RANK` and `WORLD_SIZE` are not set: Lightning, for example, would start one
-process per worker with them. A launcher whose flags refer to them gets the index and the number of workers, as under
+only the agent or torchrun knows the ranks, so `RANK` and `WORLD_SIZE` are not set. With them, Lightning would start one
+process per worker, for example. A launcher whose flags refer to them gets the index and the number of workers, as under
 Kubeflow's PyTorchJob: `torchrun --nnodes=$WORLD_SIZE --node_rank=$RANK`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
 from trainyard.domain.state.rank_layout import processes, uses_torchrun_rendezvous
 from trainyard.frameworks.launch_command import reads_node_rank
-from trainyard.frameworks.worker_spec import Json, Worker, cpus
+from trainyard.frameworks.worker_spec import Json, Worker, command_line, cpus
 
 BASE_PORT, PORT_COUNT = 29500, 500
 IDENTITY_VARIABLES = frozenset(
@@ -22,7 +22,7 @@ IDENTITY_VARIABLES = frozenset(
 )
 """Variables of ranks and rendezvous. Set by the user they may not match the real group, which causes a warning."""
 FLIGHT_RECORDER_VARIABLES = frozenset({"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"})
-"""The flight recorder's size, off in some releases, under its new and its old name. torch reads the new one first: a
+"""The flight recorder's size, under its new and its old name. Some releases have it off by default. torch reads the new one first. A
 user who sets one of them means both."""
 
 
@@ -60,14 +60,9 @@ def identity_variables(worker: Worker) -> list[Json]:
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
         }
-    elif reads_node_rank(_command(worker)):
+    elif reads_node_rank(command_line(worker.spec.template["spec"]["containers"][0])):
         variables |= {"RANK": str(worker.index), "WORLD_SIZE": str(worker.workers)}
     return [{"name": name, "value": value} for name, value in variables.items()]
-
-
-def _command(worker: Worker) -> Sequence[str]:
-    main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
-    return [*(main.get("command") or ()), *(main.get("args") or ())]
 
 
 def _workers(worker: Worker) -> str:
@@ -84,7 +79,7 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
 
     Settings that depend on the hardware are left to the user, the image and the platform's plugins, which know better.
     TORCHELASTIC_ERROR_FILE is not among them: torchrun removes the file before it writes it, which fails for the
-    termination log, a mount; the OSError would then replace the rank's error.
+    termination log, a mount. The OSError would then replace the rank's error.
     """
     variables = {
         "PYTHONUNBUFFERED": "1",

@@ -82,6 +82,11 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
     return DnsNames.MASTER if spec.framework is Framework.TORCH else DnsNames.ALL
 
 
+def command_line(container: Mapping[str, Any]) -> list[str]:
+    """Return the command of a container with its arguments, as far as the template has them and not the image."""
+    return [*(container.get("command") or ()), *(container.get("args") or ())]
+
+
 def cpus(requester: Mapping[str, Any]) -> int | None:
     """Return the whole CPUs that a container or a whole pod requests, or None where it has no request."""
     resources: Mapping[str, Any] = requester.get("resources") or {}

@@ -73,8 +73,8 @@ class Settings(BaseSettings):
     job_peers: Annotated[tuple[Peer, ...], NoDecode] = ()
     """Other peers that may reach workers: a JSON list, as in a NetworkPolicy's `from`."""
     accelerators: Annotated[dict[ResourceName, DeviceProcesses], NoDecode] = {}
-    """More extended resources for `processesPerReplica: auto`, as a JSON object: the name, which may contain `*`, with the processes
-    for each device, or `worker` (one process for all devices of a worker), or `none` (no accelerator)."""
+    """More extended resources for `processesPerReplica: auto`, as a JSON object from names, which may contain `*`. The value is the
+    number of processes for each device, `worker` (one process for all devices of a worker), or `none` (no accelerator)."""
     worker_labels: Annotated[dict[QualifiedName, LabelValue], NoDecode] = {}
     """More labels of all workers, as a JSON object. A value in a job's template replaces them."""
     worker_annotations: Annotated[dict[QualifiedName, str], NoDecode] = {}

@@ -5,8 +5,9 @@ name of what the job did meanwhile. Time is accounted for when a step is reporte
 so that a restarted operator continues from there. All parts together are the active time, always.
 
 The result is as exact as the reports. Steps after an attempt's last report, usually those of five seconds, are known if
-a rank failed and reported its step. They are also known if the next attempt starts behind them. Otherwise their time counts as lost in recovery and not
-in repeated steps. The ratio does not change: each step that a job reaches counts once.
+a rank failed and reported its step. They are also known if the next attempt starts behind them. Otherwise their time
+counts as lost in recovery and not in repeated steps. The ratio does not change: each step that a job reaches counts
+once.
 """
 
 from datetime import datetime, timedelta

@@ -53,7 +53,7 @@ def agent_conditions(job: JobView, *, brought: bool) -> Sequence[ConditionUpdate
 
 def _image_problem(job: JobView, cause: Cause) -> str:
     """Return why the agent cannot run in this image, if that ended the attempt; empty otherwise."""
-    ended = cause.pod.exit if cause.pod else None
+    ended = cause.exit
     if ended is None or ended.init_container or not job.wants_agent:
         return ""
     if ended.code == NO_PYTHON_CODE and ended.kind is Kind.AGENT_UNABLE:

@@ -72,7 +72,7 @@ def apply_failure_policy(cause: Cause, snapshot: Snapshot, now: datetime) -> Fai
 def _with_culprit(cause: Cause, snapshot: Snapshot) -> Cause:
     """Return the cause of a hang with the rank that blocks the others, unless the agent that exited first has named it."""
     found = culprit(snapshot) if cause.hung else None
-    named = cause.pod.exit.rank if cause.pod and cause.pod.exit else None
+    named = cause.exit.rank if cause.exit else None
     return cause if found is None or found.rank == named else replace(cause, culprit=found)
 
 
@@ -97,8 +97,8 @@ def _classify(cause: Cause, job: JobView, now: datetime) -> Failure:
 
 def _exited_on_request(status: TrainingJobStatus, cause: Cause) -> bool:
     """Return whether a worker exited because of a coordinated stop. Rules on its exit code are meant for other exits."""
-    stop, end = status.stopping, cause.pod.exit if cause.pod else None
-    return stop is not None and stop.step is not None and cause.failed and end is not None and end.code == SAVED_CODE
+    stop, end = status.stopping, cause.failed_exit
+    return stop is not None and stop.step is not None and end is not None and end.code == SAVED_CODE
 
 
 def _forbidden(failure: Failure, _: CountedEnd) -> Limit | None:
@@ -111,7 +111,7 @@ def _forbidden(failure: Failure, _: CountedEnd) -> Limit | None:
 
 def _cannot_start(failure: Failure, _: CountedEnd) -> Limit | None:
     """The node cannot start the container, because of its command, its arguments or its working directory."""
-    end = failure.cause.pod.exit if failure.cause.failed and failure.cause.pod else None
+    end = failure.cause.failed_exit
     fix = start_fix(end) if end and not failure.ruling.why else ""
     return Limit(Reason.NON_RETRYABLE, f"no restart can fix this: {fix}") if fix else None
 

@@ -38,7 +38,7 @@ def match_rules(cause: Cause, recovery: Recovery) -> Ruling:
     if pod is None:
         return Ruling(Action.RESTART)
     # The exit of a program that was asked to stop says nothing about the reason for the request.
-    end = pod.exit if cause.failed else None
+    end = cause.failed_exit
     for number, rule in enumerate(recovery.rules):
         if _applies(rule, pod, end):
             return Ruling(rule.action, f"recovery.rules[{number}] says {rule.action}")
@@ -52,7 +52,7 @@ def match_rules(cause: Cause, recovery: Recovery) -> Ruling:
 
 def foreign_init_container(cause: Cause, spec: TrainingJobSpec) -> Ruling | None:
     """Return the ruling for an init container that admission added: the user's rules and exit codes do not describe it."""
-    end = cause.pod.exit if cause.failed and cause.pod else None
+    end = cause.failed_exit
     if end is None or end.init_container is None:
         return None
     own = {AGENT, *(each["name"] for each in spec.template["spec"].get("initContainers") or ())}
@@ -76,7 +76,7 @@ def ignored_too_often(ruling: Ruling, status: TrainingJobStatus, cause: Cause, n
 
 def memory_advice(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) -> str:
     """Return how to fix a job that runs out of memory repeatedly; empty while a restart may help."""
-    often, end = budget.out_of_memory or 0, cause.pod.exit if cause.pod else None
+    often, end = budget.out_of_memory or 0, cause.exit
     if often < MAX_OUT_OF_MEMORY_FAILURES or end is None:
         return ""
     pod = spec.template["spec"]

@@ -89,7 +89,7 @@ def _may_have_made_steps(status: TrainingJobStatus, cause: Cause, now: datetime)
 
 
 def is_repeated(status: TrainingJobStatus, cause: Cause) -> bool:
-    """Return whether the attempt before ended by the same exception: then a new pod tells whether its container is the cause."""
+    """Return whether the attempt before ended by the same exception: then a new pod shows whether its container is the cause."""
     end, before = _permanent_exit(cause), status.internal.restart_budget.repeated
     return end is not None and before is not None and (before.exception, before.location) == _identity(end)
 
@@ -114,13 +114,12 @@ def advice(cause: Cause) -> str:
 
 
 def _known(cause: Cause) -> KnownCause | None:
-    end = cause.pod.exit if cause.failed and cause.pod else None
-    return KNOWN_CAUSES.get(end.cause) if end else None
+    return KNOWN_CAUSES.get(cause.failed_exit.cause) if cause.failed_exit else None
 
 
 def _permanent_exit(cause: Cause) -> Exit | None:
-    known, end = _known(cause), cause.pod.exit if cause.pod else None
-    return end if known and known.permanent and not cause.victim else None
+    known = _known(cause)
+    return cause.failed_exit if known and known.permanent and not cause.victim else None
 
 
 def _identity(end: Exit) -> tuple[str, str]:

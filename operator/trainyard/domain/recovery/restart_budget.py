@@ -134,7 +134,7 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
     pod = cause.pod
     if pod is None:
         raise ValueError(f"a counted failure needs a pod: {cause}")
-    end = pod.exit if cause.failed else None
+    end = cause.failed_exit
     why = end or pod.disruption or pod.issue or PodIssue(cause.reason, "")
     message, at = why.message, pod
     rank = end.rank if end else None

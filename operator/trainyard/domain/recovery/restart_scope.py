@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import groupby
 
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Rendezvous, Replacement
 from trainyard.api.recovery import RestartScope
@@ -24,6 +23,7 @@ from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.worker_ranges import consecutive
 from trainyard.domain.wording import counted
 
 MAX_ATTEMPTS_PER_SCOPE = 2
@@ -221,9 +221,8 @@ def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None 
 
 def made_of(since: int, replaced: Mapping[int, int], workers: int, container: int | None = None) -> Group | None:
     """Return the group; None where it has too many replacements. `replaced`: the attempt of each replacement, by worker."""
-    workers_replaced = enumerate(sorted(worker for worker in replaced if worker < workers))
-    runs = groupby(workers_replaced, key=lambda each: (each[1] - each[0], replaced[each[1]]))
-    others = [_replacement([worker for _, worker in run], attempt) for (_, attempt), run in runs]
+    ranges = consecutive((worker for worker in replaced if worker < workers), replaced.__getitem__)
+    others = [_replacement(run, replaced[run[0]]) for run in ranges]
     if len(others) > MAX_REPLACEMENTS:
         return None
     return Group(created_in_attempt=since, replacements=others, size=workers, restarting_container=container)

@@ -44,21 +44,31 @@ class Cause:
         return self.reason is Reason.WORKER_FAILED
 
     @property
+    def exit(self) -> Exit | None:
+        """The exit of its worker, which a disruption may have caused; None where there is none."""
+        return self.pod.exit if self.pod else None
+
+    @property
+    def failed_exit(self) -> Exit | None:
+        """The exit that is an error of the program; None where a disruption is the cause."""
+        return self.exit if self.failed else None
+
+    @property
     def step(self) -> int | None:
         """The last step that the rank completed, where it is known."""
-        own = self.pod.exit.step if self.pod and self.pod.exit else None
+        own = self.exit.step if self.exit else None
         return self.reported_step if own is None else own
 
     @property
     def hung(self) -> bool:
         """Whether a rank was hung."""
-        return self.failed and self.pod is not None and self.pod.exit is not None and self.pod.exit.code == HANG_CODE
+        return self.failed_exit is not None and self.failed_exit.code == HANG_CODE
 
     @property
     def out_of_memory(self) -> bool:
         """Whether memory ran out, or shared memory."""
-        end = self.pod.exit if self.pod else None
-        return self.failed and end is not None and (end.reason == "OOMKilled" or end.code == SIGBUS_CODE)
+        end = self.failed_exit
+        return end is not None and (end.reason == "OOMKilled" or end.code == SIGBUS_CODE)
 
     @property
     def counted(self) -> bool:
@@ -96,13 +106,13 @@ def describe(cause: Cause, attempt: int) -> str:
         return f"{subject}: its pod is gone"
     where = f" on {pod.node}" if pod.node else ""
     subject = f"{subject} (pod {pod.name}{where})"
-    if cause.reason is Reason.WORKER_FAILED and pod.exit:
+    if end := cause.failed_exit:
         if cause.culprit:
-            return f"{describe_culprit(cause.culprit)}; {subject} detected it first: {summary(pod.exit)}"
-        inside = f" in init container {pod.exit.init_container}" if pod.exit.init_container else ""
-        how = f"failed with exit code {pod.exit.code} ({pod.exit.reason}){inside}"
-        text = f"{subject} {how}: {summary(pod.exit)}".removesuffix(": ")
-        return f"{text} (at {where})" if (where := _location(pod.exit)) else text
+            return f"{describe_culprit(cause.culprit)}; {subject} detected it first: {summary(end)}"
+        inside = f" in init container {end.init_container}" if end.init_container else ""
+        how = f"failed with exit code {end.code} ({end.reason}){inside}"
+        text = f"{subject} {how}: {summary(end)}".removesuffix(": ")
+        return f"{text} (at {where})" if (where := _location(end)) else text
     why = pod.disruption or pod.issue
     verb = "was rejected by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was disrupted"
     return f"{subject} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{subject} {verb}"

@@ -93,8 +93,8 @@ def _is_node_failure(cause: Cause) -> bool:
     pod = cause.pod
     if pod is None or cause.victim:
         return False
-    if cause.failed and pod.exit:
-        return bool(pod.exit.hardware_error) or pod.exit.code in HARDWARE_CODES
+    if end := cause.failed_exit:
+        return bool(end.hardware_error) or end.code in HARDWARE_CODES
     return cause.reason is Reason.ADMISSION_REJECTED or bool(pod.disruption and pod.disruption.reason in LOSSES)
 
 
@@ -102,8 +102,8 @@ def _reason(cause: Cause) -> str:
     pod = cause.pod
     if pod is None:
         return cause.reason
-    if pod.exit and cause.failed:
-        return f"exit code {pod.exit.code}"
+    if end := cause.failed_exit:
+        return f"exit code {end.code}"
     why = pod.disruption or pod.issue
     return why.reason[:MAX_REASON_LENGTH] if why else cause.reason
 

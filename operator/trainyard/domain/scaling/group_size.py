@@ -1,4 +1,4 @@
-"""Decide the size of the group: what the spec allows, what the cluster has capacity for, and who is ready to join. Pure.
+"""Decide the size of the group: what the spec allows, what the cluster has capacity for, and which joining workers are ready. Pure.
 
 Workers are numbered from 0 without gaps, in a smaller group too: where worker 1 is unschedulable, the last worker gives up its node.
 """

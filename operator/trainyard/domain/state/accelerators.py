@@ -11,7 +11,7 @@ from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA, Framework, TrainingJob
 from trainyard.domain.state.quantity import quantity
 
 DeviceProcesses = int | Literal["worker", "none"]
-"""How many processes an extended resource means: so many for each device; `worker`: one process for all devices of a worker;
+"""How many processes an extended resource means: a number for each device, or `worker`: one process for all devices of a worker.
 `none`: it is no accelerator."""
 AcceleratorTable = Mapping[str, DeviceProcesses]
 """By the name of the resource, in which `*` stands for any characters. The last name that matches applies; a name without `*` first."""

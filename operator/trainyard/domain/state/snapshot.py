@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from posixpath import basename
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
@@ -93,7 +94,7 @@ class PodView:
     """Whether the pod does not exist any more: it stands for a worker whose success is stored."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobView:
     """A TrainingJob."""
 
@@ -112,6 +113,11 @@ class JobView:
     def command(self) -> Sequence[str]:
         """The command of the workers' main container; empty where its image has it."""
         return self.spec.template["spec"]["containers"][0].get("command") or ()
+
+    @cached_property
+    def template_hash(self) -> str:
+        """The hash of the template from which its pods are created."""
+        return template_hash(self.spec)
 
     @property
     def over_quota(self) -> bool:
@@ -179,7 +185,7 @@ class Snapshot:
     @cached_property
     def expects_agents(self) -> bool:
         """Whether a new worker has an agent: one that the operator injects, or its image's own."""
-        own = bool(self.job.command) and str(self.job.command[0]).rpartition("/")[2] == AGENT
+        own = bool(self.job.command) and basename(str(self.job.command[0])) == AGENT
         return own or (self.agent and self.job.wants_agent)
 
     @cached_property
@@ -221,7 +227,7 @@ class Snapshot:
         # Each change of the template raises the generation. Defaults of a newer CRD change the hash alone.
         generation = self.job.generation
         hashes = {p.template_hash for p in (*self.current, *self.joining) if p.generation < generation} - {""}
-        return bool(hashes) and hashes != {template_hash(self.job.spec)}
+        return bool(hashes) and hashes != {self.job.template_hash}
 
     @cached_property
     def indivisible_because(self) -> str:

@@ -1,12 +1,11 @@
 """Remember which workers have succeeded: their pods may be deleted, or lost with their node, while the others train. Pure."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 from trainyard.api.internal_status import Succeeded, WorkerRange
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.worker_ranges import consecutive
 from trainyard.domain.state.worker_state import State, state
 
 
@@ -23,7 +22,8 @@ def remember_success(snapshot: Snapshot) -> Snapshot:
     if not succeeded:
         return snapshot
     if succeeded != stored:
-        record = Succeeded(attempt=job.status.attempt, workers=_ranges(succeeded))
+        ranges = [WorkerRange(first=run[0], last=run[-1]) for run in consecutive(succeeded)]
+        record = Succeeded(attempt=job.status.attempt, workers=ranges)
         job = replace(job, status=job.status.evolve(succeeded=record))
     current = {pod.uid for pod in snapshot.current}
     pods = [_succeeded(pod) if pod.uid in current and pod.index in succeeded else pod for pod in snapshot.pods]
@@ -55,10 +55,3 @@ def _gone(job: JobView, index: int, workers: int) -> PodView:
         ended=True,
         gone=True,
     )
-
-
-def _ranges(indexes: Iterable[int]) -> Sequence[WorkerRange]:
-    """Return the runs of consecutive indexes."""
-    runs = groupby(enumerate(sorted(indexes)), key=lambda each: each[1] - each[0])
-    members = [[index for _, index in run] for _, run in runs]
-    return [WorkerRange(first=run[0], last=run[-1]) for run in members]

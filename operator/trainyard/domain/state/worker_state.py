@@ -22,7 +22,7 @@ IMAGE_ERRORS = frozenset(
 VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 """The reasons of events about a volume that keeps a pod from starting."""
 START_EVENTS = VOLUME_EVENTS | {"FailedCreatePodSandBox", "NetworkNotReady", "FailedPrepareDynamicResources"}
-"""The reasons of events about what keeps a pod from starting, where its status does not tell."""
+"""The reasons of events about what keeps a pod from starting, where its status does not report it."""
 INIT_RUNNING = "InitContainerRunning"
 """The reason of a pod whose init container runs for long."""
 START_REASONS = {
@@ -32,7 +32,7 @@ START_REASONS = {
 }
 """By what a node reports about a pod that has a node and does not start."""
 STOP_SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM")
-"""Signals that terminate a deleted pod: the kubelet's, those that images name as STOPSIGNAL, and those that preStop hooks send."""
+"""Signals that terminate a deleted pod: sent by the kubelet, set as STOPSIGNAL in images, or sent by preStop hooks."""
 STOP_SIGNAL_CODES = frozenset(128 + signal.Signals[name] for name in STOP_SIGNALS)
 """The exit codes of programs that end by them."""
 CAUSED_BY_WORKER = frozenset({"OOMKilled", "Evicted"})
@@ -68,7 +68,7 @@ def state(pod: PodView) -> State:
 
 
 def waits_silently(pod: PodView) -> bool:
-    """Return whether the pod has a node and does not start, and its status does not tell why."""
+    """Return whether the pod has a node and does not start, and its status does not report why."""
     return state(pod) is State.STARTING and pod.issue is None and not pod.init_container
 
 
@@ -82,8 +82,7 @@ def _caused_by_disruption(pod: PodView) -> bool:
 
     Times have whole seconds and come from two clocks, the node's and the API server's. So an exit in the same second,
     or on a node whose clock is behind, counts as caused by the disruption. An exit by the signals of a deletion always
-    does. An
-    exit that the worker caused by its own use of resources never does.
+    does. An exit that the worker caused by its own use of resources never does.
     """
     if pod.exit is None or pod.disruption is None:
         return False

@@ -1,4 +1,4 @@
-"""End pods: those that nothing needs any more, and by force those that only a lost node could terminate. Pure.
+"""End pods: pods without further use, and by force pods that only a lost node could terminate. Pure.
 
 Until then they count against quotas, keep their names and their attached volumes, and are listed as Terminating. Their ranks may
 still run after that; docs/design/0012-restart-scopes.md explains why this is harmless.
@@ -70,9 +70,10 @@ def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outco
     spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
     waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not has_stopped(p)]
     policy, kept = lifecycle.clean_pods, _kept_seconds(snapshot, now)
-    if kept is not None:
-        policy = policy if kept > 0 else CleanPods.ALL
-        waits += [kept] if kept > 0 else []
+    if kept is not None and kept > 0:
+        waits.append(kept)
+    elif kept is not None:
+        policy = CleanPods.ALL
     ended_pods = [_end_pod(p, snapshot, policy, spared) for p in snapshot.pods if p.deletion_time is None]
     return PodChanges([*(action for action in ended_pods if action), *removed.actions], waits)
 
