@@ -1,7 +1,7 @@
 """`PYTHON=… make test-gpu`: the tests that need a GPU, by any Python that has torch: no root, no cluster, no network, no image.
 
-Exit codes: 0, all that can run here have passed; 1, one has not; 2, something that they need is missing; 3, torch sees no GPU, so that none could
-run. Those that need more GPUs than there are, or other ones, are skipped, each with its reason.
+Exit code 0: all that can run here have passed. 1: one has not. 2: something that they need is missing. 3: torch sees no GPU, so that
+none could run. Those that need more GPUs than there are, or other ones, are skipped, each with its reason.
 """
 
 from __future__ import annotations

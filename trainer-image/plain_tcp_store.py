@@ -2,7 +2,7 @@
 """Make torch's TCPStore work in a torch that was built without libuv. Runs while the image is built.
 
 Stores are asked for with `use_libuv=True` by default and at several places of torchrun's rendezvous, some of which
-heed no setting; a torch without libuv (Debian's) then refuses them all. This puts, at the one place where Python code
+heed no setting. A torch without libuv (Debian's) then refuses them all. This puts, at the one place where Python code
 gets TCPStore from, a subclass that always takes the plain backend. A torch that has libuv is left as it is.
 It must not be imported by training programs: it edits an installed file.
 """

@@ -1,7 +1,7 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m dev.localcluster.images build [operator|trainer|frameworks]` leaves one OCI archive an image in the cache folder, named by
-the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
+`python -m dev.localcluster.images build [operator|trainer|frameworks]` leaves one OCI archive for each image in the cache folder.
+The name is the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """metrics-server, Prometheus and prometheus-adapter beside a cluster that is up: what `kubectl top` and HorizontalPodAutoscalers ask.
 
-They are processes of the host, as the control plane's are. The first and the last stand behind APIs of their own, of which the API server
-asks them at the bridge's address; Prometheus listens on loopback.
+They are processes of the host, as the control plane's are. The first and the last serve APIs of their own: the API server forwards
+requests to them at the bridge's address. Prometheus listens on loopback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Starts the cluster's processes and finds them again, without ever taking a stranger for one of them.
 
-Each carries a mark in its environment, which its children inherit: what has the mark of a cluster is of that cluster,
-whatever became of the files that recorded it. Containers have environments of their own, but die with their node.
+Each carries a mark in its environment, which its children inherit. A process with the mark of a cluster belongs to that
+cluster, whatever became of the files that recorded it. Containers have environments of their own, but die with their node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MARK: Final = "TRAINYARD_LOCALCLUSTER"
 PROC: Final = Path("/proc")
-PF_EXITING = 0x4
+PF_EXITING: Final = 0x4
 """The flag of the kernel for a process that is exiting: it has no environment any more, and is no zombie yet."""
 DEATH_SECONDS: Final = 20.0
 

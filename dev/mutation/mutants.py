@@ -88,7 +88,7 @@ def mutants(module: Module) -> list[Mutant]:
 def choose(found: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     """Return the `count` mutants of the lowest rank, in the order of their source.
 
-    A rank follows from the seed, the function and the change, not from file or line: an edit elsewhere, or a file that
+    A rank follows from the seed, the function and the change, not from file or line. An edit elsewhere, or a file that
     moves, leaves the choice as it is.
     """
     seen: Counter[str] = Counter()

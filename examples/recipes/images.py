@@ -30,7 +30,7 @@ SIDE, SHAPES = 16, 4
 
 
 class Pictures:
-    """Pictures of shape (1, 16, 16) and what is on them: each is made when it is asked for, always the same one for a number."""
+    """Pictures of shape (1, 16, 16) and what is on them. Each is made when it is asked for, always the same one for a number."""
 
     def __init__(self, first: int, count: int) -> None:
         self._first, self._count = first, count

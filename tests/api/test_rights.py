@@ -1,4 +1,4 @@
-"""Each right of the chart, taken away for a while: what lacks it is said and counted, nothing crashes, and it heals when it is granted."""
+"""Each permission of the chart, withdrawn for a while. The error is reported and counted, nothing crashes, and work goes on when it is granted."""
 
 import copy
 import itertools
@@ -111,8 +111,11 @@ def finding(stage: Stage) -> None:
     stage.reported("Running")
     assert stage.counted(op)
     stage.heal()
-    taken = lambda: stage.lab.condition("Running", stage.job).get("reason") == "NameConflict"  # noqa: E731 - see above
-    until(taken, 30, "the operator to find whose it is")
+    until(
+        lambda: stage.lab.condition("Running", stage.job).get("reason") == "NameConflict",
+        30,
+        "the operator to find whose it is",
+    )
     stage.plane.forget(f"/api/v1/namespaces/lab/{plural}/{name}")
     stage.lab.until_phase("Running", stage.job)
 

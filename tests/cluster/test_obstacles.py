@@ -1,6 +1,6 @@
 """A job that no retry can repair ends with the fix, an obstacle to a pod's start is named, and a success outlives its pod."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -132,8 +132,9 @@ def test_volume_that_cannot_be_mounted_is_named(jobs: Kube, name: str, word: str
         running = jobs.condition(name, "Running")
         return running.get("reason") == "VolumeMountFailed" and word in running["message"]
 
+    def reported() -> bool:
+        events = [each["message"] for each in jobs.find_all("events") if each["reason"] == "VolumeMountFailed"]
+        return any(word in note for note in events)
+
     jobs.until(named, 90, "the volume to be named")
-    events: Callable[[], list[str]] = lambda: [  # noqa: E731 - read again until it is there
-        event["message"] for event in jobs.find_all("events") if event["reason"] == "VolumeMountFailed"
-    ]
-    jobs.until(lambda: any(word in note for note in events()), 10, "the event")
+    jobs.until(reported, 10, "the event")

@@ -50,8 +50,11 @@ def test_unpullable_image_fails_the_job_at_startup_deadline(kube: Kube) -> None:
     assert (status["attempt"], status["restarts"]["failures"]) == (1, 0)
     created = [event for event in kube.find_all("events") if event["reason"] == "Scheduled"]
     assert {event["involvedObject"]["uid"] for event in created} == {*before.values()}, "no other pod was created"
-    stopped = lambda: all(pod["status"]["phase"] == "Failed" for pod in kube.pods("job"))  # noqa: E731 - see above
-    kube.until(stopped, 60, "the pods that wait for the image to be stopped")
+    kube.until(
+        lambda: all(pod["status"]["phase"] == "Failed" for pod in kube.pods("job")),
+        60,
+        "the pods that wait for the image to be stopped",
+    )
 
 
 def test_missing_config_map_is_reported(kube: Kube) -> None:

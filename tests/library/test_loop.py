@@ -254,7 +254,7 @@ def test_who_is_asked_to_end_has_saved(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_a_step_looks_up_nothing_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mesh takes a tenth of a millisecond for each question, and so does a traceback: torch makes one when it seeds devices that are not there."""
+    """A mesh takes a tenth of a millisecond for each question. So does a traceback, which torch makes when it seeds devices that are not there."""
     asked: list[str] = []
 
     def noted(what: str, act: Callable[..., Any]) -> Callable[..., Any]:

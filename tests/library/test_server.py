@@ -1,4 +1,7 @@
-"""The parameter server: in step it is SGD of one process; out of step nothing is staler than its bound; a trainer that waits in vain learns for which other one."""
+"""The parameter server. In step it is SGD of one process. Out of step nothing is staler than its bound.
+
+A trainer that waits in vain learns for which other one.
+"""
 
 import os
 import time

@@ -117,8 +117,8 @@ class ControlPlane:
     async def restart_api_server(self, how: signal.Signals) -> None:
         """End the API server, politely or not, and start it again. What is stored stays.
 
-        The controllers go with it: without it they lose their election, and a garbage collector that lived on would
-        take a job that was deleted and created again in the gap for the old one.
+        The controllers go with it: without it they lose their election. A garbage collector that lived on would take a
+        job that was deleted and created again in the gap for the old one.
         """
         for name, signal_number in (("kube-apiserver", how), ("kube-controller-manager", signal.SIGKILL)):
             process = self._running.pop(name)

@@ -1,5 +1,6 @@
 """A fake Kubernetes API server on loopback: HTTP in front of a `FakeCluster`, with faults on demand.
 
+```python
 async with FakeApi() as api:
     session = api.session()                                # a real Session that talks to it
     api.cluster.create(PODS, "ns", {...})                  # play users and kubelets
@@ -8,6 +9,7 @@ async with FakeApi() as api:
     api.cut()                                              # break all watches off
     with api.no_calls(): ...                               # not one request in here
     assert [call.verb for call in api.writes] == [...]
+```
 """
 
 import asyncio

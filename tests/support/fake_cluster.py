@@ -1,9 +1,9 @@
 """The state of a fake API server: objects, versions and their history, without HTTP. Tests use it to act as users and
 kubelets.
 
-Follows the real server where the operator can tell: one counter of versions for all kinds, an update that changes
-nothing makes no version, a write of the object leaves its status alone and the other way round, a deletion has a
-version of its own.
+Follows the real server where the operator can see it. There is one counter of versions for all kinds. An update that
+changes nothing makes no version. A write of the object leaves its status alone, and the other way round. A deletion
+has a version of its own.
 """
 
 import itertools

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 TEMPLATE: Final = "{{ .ResourceKind }}{{ .KindSuffix }}.json"
-"""The names of the schema files, as a template for kubeconform: the kind, the first word of the group, if it has one, and the
-version."""
+"""The names of the schema files, as a template for kubeconform: kind, first word of the group if it has one, and version."""
 PREFIX: Final = "#/definitions/"
 LOOSE: Final[Mapping[str, Json]] = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"type": ["string", "number"]},

@@ -1,5 +1,5 @@
-"""`python -m dev.benchmarks.agents`: 10,000 agents report to one coordinator at the requested pace, then 1,000 of them at once; then
-all of them hold a long poll while jobs restart.
+"""`python -m dev.benchmarks.agents`: 10,000 agents report to one coordinator at the requested pace, then 1,000 of them at once.
+Then all of them hold a long poll while jobs restart.
 
 Print a table and write build/bench/agents.json. Each report uses its own TLS connection, as the agent does.
 """

@@ -1,8 +1,8 @@
 """`python -m dev.benchmarks.recovery`: measure, print a table, and write build/bench/recovery.json and recovery-runs.json.
 
-`--resume` continues an interrupted run of the same command.
-With `--goodput MINUTES` or `--away MINUTES` it measures that instead, into recovery-goodput.json or recovery-away.json. The exit code of
-`--goodput` is also 1 if the goodput that the job reports differs by more than 2 points from that of its logs.
+`--resume` continues an interrupted run of the same command. With `--goodput MINUTES` or `--away MINUTES` it measures
+that instead, into recovery-goodput.json or recovery-away.json. The exit code of `--goodput` is also 1 if the job's
+goodput differs by more than 2 points from that of its logs.
 """
 
 import argparse

@@ -55,8 +55,8 @@ class Row:
 def rows(runs: Sequence[Run], leaning: Iterable[str] = (), baseline: str = "trainyard") -> list[Row]:
     """A row for each case and system, in order of first appearance.
 
-    For the `leaning` systems kube-controller-manager makes the pods, so its share is added to theirs: what it did beyond
-    what it does for the same case under `baseline`, whose pods it also manages but does not create.
+    For the `leaning` systems kube-controller-manager creates the pods, so its share is added to theirs. That is its work beyond
+    its work for the same case under `baseline`, whose pods it manages too but does not create.
     """
     order = list(dict.fromkeys((run.case, run.system) for run in runs))
     by_key = {key: list(group) for key, group in groupby(sorted(runs, key=_key), key=_key)}

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 LOOK_SECONDS = 0.05
 STDERR = 2
 ALIKE = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-"""Environment of all processes. Freed memory stays with the process: returning it to the kernel and allocating it again in each
-step, which depends on the heap layout, would double the time of a step."""
+"""Environment of all processes. Freed memory stays with the process. Whether it returns to the kernel depends on the heap layout, and
+allocating it again in each step would double the time of a step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`python -m dev.benchmarks.training.saving`: measure the cost of checkpoints and the time to load one. Run by all processes of a training.
 
 Each method saves the same training in turns. A turn is a save and some steps after it, in which a background write must
-complete; a turn without a save gives the time of the steps alone. Rank 0 prints a line of JSON for each turn.
+complete. A turn without a save gives the time of the steps alone. Rank 0 prints a line of JSON for each turn.
 """
 
 import argparse

@@ -21,8 +21,9 @@ BLOB: Final = re.compile(r"[0-9a-f]{64}")
 def pack(folder: Path, reference: str, archive: Path) -> None:
     """Write one image to `archive`, named so that `ctr images import` yields just `reference`.
 
-    `folder` is what `buildah push dir:` leaves: manifest.json and the blobs, each named by its SHA-256. buildah's own
-    OCI archives would be compressed, which takes longer to make and to unpack than it saves on one machine.
+    `folder` is what `buildah push dir:` leaves: manifest.json and the blobs. Each blob is named by its SHA-256.
+    The OCI archives of buildah would be compressed, which takes longer to make and to unpack than it saves on one machine.
+
     The archive appears whole or not at all: it is written beside its place first.
     """
     manifest = (folder / "manifest.json").read_bytes()

@@ -67,7 +67,9 @@ class Storage:
 
 
 def open_storage(folder: Path) -> Storage:
-    """The storage under `folder`, for the one build at a time: by overlay mounts where the kernel and the file system allow it, else by copies.
+    """The storage under `folder`, for one build at a time.
+
+    It uses overlay mounts where the kernel and the file system allow it, else copies.
 
     Raises:
         LocalClusterError: it works with neither.

@@ -1,7 +1,7 @@
 """kopf's watch on TrainingJobs, as far as the operator can tell it from kopf itself: a list, a watch, and their gaps.
 
-kopf lists again only where its version has expired, delivers an object's last event within a tenth of a second and of none
-before it, and never notices a deletion that fell into a gap.
+kopf lists again only where its version has expired, and never notices a deletion that fell into a gap. Within a tenth of
+a second, it delivers only the last event of an object.
 """
 
 import asyncio

@@ -20,8 +20,8 @@ REMEMBERED = 4
 class Stream:
     """One watch. Events are sent in their order; `receive` is the client's end.
 
-    A bookmark follows on news, never on silence: a healthy watch without events gets no bookmark, as an hour of quiet
-    would be full of them. A watch falls silent only by `hush`.
+    A bookmark follows an event. A healthy watch without events gets no bookmark, as an hour of quiet would be full of
+    them. A watch falls silent only by `hush`.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Time that passes only where nothing is left to do, and an event loop on it that can be left for dead between any two callbacks.
+"""Time that passes only where nothing is left to do, and an event loop on it.
+
+The loop can be left for dead between any two callbacks.
 
 The order of everything is fixed: callbacks in the order in which they were asked for, timers by their time and then in that order.
 Without threads, sockets or a real clock. Knows nothing of what runs on it.

@@ -1,7 +1,7 @@
 """Kubeflow's training-operator: PyTorchJobs of workers alone, a headless Service each.
 
 It runs outside the cluster. No webhook server is asked, but it starts its controllers only after the rotator of its webhook's
-certificates is content: that wants a Secret, a webhook configuration of a certain name, and files in a fixed folder.
+certificates is ready. The rotator needs a Secret, a webhook configuration of a certain name, and files in a fixed folder.
 """
 
 import shutil

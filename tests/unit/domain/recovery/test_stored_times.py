@@ -1,4 +1,4 @@
-"""Times in the status that are yet to come, by a clock that was set back or by hand: no timestamp is kept that could not be written now."""
+"""Times in the status that are yet to come, by a clock that was set back or by hand. No timestamp stays that could not be written now."""
 
 from datetime import UTC, datetime, timedelta
 

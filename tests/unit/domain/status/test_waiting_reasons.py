@@ -83,7 +83,7 @@ def test_what_is_on_its_way_is_no_trouble() -> None:
 
 
 def test_unschedulable_pod_is_named_before_the_rendezvous() -> None:
-    """The group waits for the new pod of worker 1 to meet: why it has no node says more than who is ready."""
+    """The group waits for the new pod of worker 1 to meet: why it has no node is more useful than which workers are ready."""
     group = Group(created_in_attempt=1, size=2, replacements=[Replacement(worker=1, attempt=2)])
     scene = job(2, template=SUPERVISED).running().with_status(attempt=2, launched_attempt=2, running_time=None)
     scene = scene.with_status(group=group, attempt_start_time=ago(5))
