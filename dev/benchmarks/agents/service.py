@@ -14,13 +14,16 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from dev.benchmarks.scale.usage import of
+from trainyard.api.agent_protocol import AgentState, SyncRequest
 from trainyard.api.internal_status import Group
-from trainyard.controller.bootstrap.limits import raise_open_file_limit
+from trainyard.controller.bootstrap.limits import collect_garbage_rarely, raise_open_file_limit
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.coordination import create_coordinator
 from trainyard.controller.reconcile.resources import job_record, pod_record
+from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.plan import plan
+from trainyard.domain.state.agent_views import AgentView
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.frameworks.manifests import worker_pod
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 NAMESPACE = "lab"
 STARTED = "2026-01-01T00:00:00Z"
+RELAYED_AT_ONCE = 100
+"""How many states of agents a standby would send to the leader in one message."""
 
 
 def fill(caches: Caches, jobs: int, workers: int) -> None:
@@ -118,6 +123,33 @@ class Service:
             self.coordinator.agent_registry.wake(record.uid)
         return {"at": began}
 
+    async def relay(self, jobs: int, workers: int) -> dict[str, float]:
+        """Start a new attempt of all jobs, and receive that all agents are ready as standbys would send it, in batches.
+
+        Return the CPU seconds until every job may start: the leader's part of a restart if standbys held the long
+        polls. Parsing of the batches is included, their transport is not.
+        """
+        made, jobs_cache = self.coordinator, self.caches.of(NAMESPACE).jobs
+        began = time.process_time()
+        self.new_attempts(0, jobs)
+        uids = [str(number) for number in range(jobs)]
+        states = [
+            {"pod": f"{uid}-{index}", "attempt": record.attempt, "state": AgentState.WAITING}
+            for uid in uids
+            if (record := jobs_cache.get(uid))
+            for index in range(workers)
+        ]
+        for first in range(0, len(states), RELAYED_AT_ONCE):
+            for each in orjson.loads(orjson.dumps(states[first : first + RELAYED_AT_ONCE])):
+                call = SyncRequest.model_validate({"attempt": each["attempt"], "state": each["state"]})
+                pod, job = made.progress_store.resolve(PodIdentity(NAMESPACE, "", each["pod"]))
+                with made.agent_registry.long_poll(job.uid, pod.uid, AgentView(call.attempt, call.state)):
+                    pass
+            await asyncio.sleep(0)
+        while any(job.view and job.view.status.awaiting_rendezvous for job in map(jobs_cache.get, uids) if job):  # noqa: ASYNC110 - of many, the last
+            await asyncio.sleep(0.1)
+        return {"cpu_s": time.process_time() - began}
+
     async def watch(self) -> None:
         """Record the delay of the event loop."""
         while True:
@@ -138,7 +170,8 @@ class Service:
 async def serve(service: Service) -> None:
     """Serve until standard input is closed. Write lines of JSON: the port, then the costs for each line read.
 
-    The line `attempt FIRST COUNT` starts a new attempt of these jobs.
+    The line `attempt FIRST COUNT` starts a new attempt of these jobs; `relay JOBS WORKERS` starts one of all jobs, whose
+    agents report in batches.
     """
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -147,8 +180,13 @@ async def serve(service: Service) -> None:
         tasks = [asyncio.create_task(part) for part in (service.watch(), loop.run())]
         _say({"port": port})
         while line := (await reader.readline()).decode():
-            words = line.split()
-            _say(service.new_attempts(int(words[1]), int(words[2])) if words else service.costs())
+            match line.split():
+                case ["attempt", first, count]:
+                    _say(service.new_attempts(int(first), int(count)))
+                case ["relay", jobs, workers]:
+                    _say(await service.relay(int(jobs), int(workers)))
+                case _:
+                    _say(service.costs())
         for task in tasks:
             task.cancel()
 
@@ -162,6 +200,7 @@ def main(arguments: list[str]) -> None:
     """`FOLDER JOBS WORKERS`."""
     folder, jobs, workers = arguments
     raise_open_file_limit()
+    collect_garbage_rarely()
 
     async def run() -> None:
         await serve(Service(Path(folder), int(jobs), int(workers)))

@@ -115,6 +115,7 @@ async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[
     for what, count, rounds in (
         ("a new attempt of one job", 1, ROUNDS),
         ("a new attempt of a tenth of the jobs", max(1, jobs // 10), 3),
+        ("a new attempt of a third of the jobs", max(1, jobs // 3), 1),
         ("a new attempt of all jobs", jobs, 1),
     ):
         notified, started = list[float](), list[float]()
@@ -138,4 +139,6 @@ async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[
     for task in waits:
         task.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
-    return rows
+    relayed = await ask(f"relay {jobs} {workers}")
+    spent = 1000 * relayed["cpu_s"] / len(waits)
+    return [*rows, {"what": "all agents report in batches", "agents": len(waits), "cpu_ms_an_agent": spent}]

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
+from typing_extensions import override
 
 MAX_JSON_INTEGER = 2**53
 """The largest whole number that every JSON reader parses exactly. The CRD limits counters to it."""
@@ -39,6 +40,11 @@ class Model(BaseModel):
             raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
         unchanged = {name: getattr(self, name) for name in self.model_fields_set - changes.keys()}
         return type(self).model_validate(unchanged | changes)
+
+    @override
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return the model itself: it is frozen, and pydantic would copy each default model with every job that it parses."""
+        return self
 
     def dump(self) -> dict[str, Any]:
         """Return the JSON form, without unset fields."""

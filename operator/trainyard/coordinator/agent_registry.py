@@ -153,16 +153,26 @@ class LongPoll:
         self.is_open = True
         """Until it is answered or its connection is gone."""
 
-    async def wait_for_change(self, seconds: float) -> bool:
-        """Wait until the job's state changes, for at most this long. Return whether it changed."""
+    async def wait_for_change(self, seconds: float) -> None:
+        """Wait until the job's state changes, for at most this long."""
         self.cancel()
-        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
         self._polls.add(waiter)
-        done, _ = await asyncio.wait([waiter], timeout=seconds)
-        return bool(done)
+        # Cheaper than asyncio.wait and asyncio.timeout, which ten thousand agents would run at the same moment.
+        timer = loop.call_later(seconds, _resolve, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
 
     def cancel(self) -> None:
         """Stop waiting."""
         if self._waiter is not None:
             self._polls.discard(self._waiter)
             self._waiter.cancel()
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,7 +1,6 @@
 """Run the process: read settings, connect, run the operator, and return an exit code."""
 
 import asyncio
-import gc
 import logging
 import sys
 import time
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 
 from trainyard.controller.bootstrap import logs
 from trainyard.controller.bootstrap.http_server import ListenError
-from trainyard.controller.bootstrap.limits import raise_open_file_limit
+from trainyard.controller.bootstrap.limits import collect_garbage_rarely, raise_open_file_limit
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
@@ -24,9 +23,6 @@ from trainyard.kube.reflector import RestoredError
 from trainyard.kube.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
-
-GC_THRESHOLD_ALLOCATIONS = 20_000
-"""Allocations between two garbage collections. Cycles are rare, and the default of 700 is one event of a large pod."""
 
 
 def main() -> int:
@@ -57,9 +53,7 @@ def main() -> int:
         await Operator.assemble(settings, session, metrics, registry).run(stop)
 
     try:
-        # Imported objects stay, so the garbage collector need not look at them.
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD_ALLOCATIONS)
+        collect_garbage_rarely()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run())
     except (ListenError, CertificateError) as error:

@@ -116,20 +116,20 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
         accelerator_table=accelerator_table,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )
-    part = "status"
     try:
-        TrainingJobStatus.model_validate(status)
-        part = "spec"
-        return _with_summary(
-            record, job_view({"metadata": metadata, "spec": spec, "status": status}, accelerator_table)
-        )
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(name) for name in (part, *first["loc"]))
-        problem = f"{where}: {first['msg']}"
+        view = record.view
     except Exception as error:  # noqa: BLE001 - an unreadable job must not hide all others
-        problem = f"{part}: {type(error).__name__}: {error}"
-    return replace(record, problem=problem)
+        return replace(record, problem=_problem(error))
+    return _with_summary(record, view) if view else record
+
+
+def _problem(error: Exception) -> str:
+    """Return why a job cannot be read, as a sentence."""
+    if not isinstance(error, ValidationError):
+        return f"spec: {type(error).__name__}: {error}"
+    first = error.errors()[0]
+    part = "status" if error.title == TrainingJobStatus.__name__ else "spec"
+    return f"{'.'.join(str(name) for name in (part, *first['loc']))}: {first['msg']}"
 
 
 def _with_summary(record: JobRecord, view: JobView) -> JobRecord:

@@ -16,3 +16,4 @@ async def test_all_agents_report_and_restart(monkeypatch: pytest.MonkeyPatch) ->
     assert rows["all at once"]["reports"] == 8
     assert rows["a new attempt of all jobs"]["agents"] == JOBS * agents.WORKERS
     assert rows["a new attempt of all jobs"]["not_started"] == 0
+    assert rows["all agents report in batches"]["cpu_ms_an_agent"] > 0
