@@ -130,6 +130,8 @@ class Service:
         polls. Parsing of the batches is included, their transport is not.
         """
         made, jobs_cache = self.coordinator, self.caches.of(NAMESPACE).jobs
+        while made.agent_registry.connected:  # noqa: ASYNC110 - of many, the last
+            await asyncio.sleep(0.1)
         began = time.process_time()
         self.new_attempts(0, jobs)
         uids = [str(number) for number in range(jobs)]
