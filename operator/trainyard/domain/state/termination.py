@@ -14,7 +14,7 @@ from enum import StrEnum
 from signal import Signals
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from trainyard.api.base import MAX_JSON_INTEGER
@@ -29,8 +29,15 @@ HIGHEST_RANK = 999_999_999
 HEADLINE_CHARACTERS = 512
 MIB = 1 << 20
 
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
 Count = Annotated[int, Field(ge=0, le=MAX_JSON_INTEGER)]
-Text = Annotated[str, Field(max_length=LINE_BYTES)]
+Text = Annotated[str, Field(max_length=LINE_BYTES), AfterValidator(_one_line)]
+"""One line. A program may have forged the message with several, which would break lines of logs and tables."""
 
 
 class Kind(StrEnum):
@@ -59,8 +66,8 @@ class Termination(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, alias_generator=to_camel)
 
-    trainyard: Literal[1]
-    """The version of the schema."""
+    trainyard: Annotated[int, Field(ge=1, le=1)]
+    """The version of the schema. A `Literal` would take `true` for 1."""
     kind: Kind = Field(strict=False)
     rank: Annotated[int, Field(ge=0, le=HIGHEST_RANK)] | None = None
     """The global rank that is the cause."""
