@@ -124,14 +124,12 @@ class Service:
         return {"at": began}
 
     async def relay(self, jobs: int, workers: int) -> dict[str, float]:
-        """Start a new attempt of all jobs, and receive that all agents are ready as standbys would send it, in batches.
+        """Start attempt 2 of all jobs, and receive that all agents are ready as standbys would send it, in batches.
 
-        Return the CPU seconds until every job may start: the leader's part of a restart if standbys held the long
+        To be called before agents connect. Return the CPU seconds until every job may start: the leader's part of a restart if standbys held the long
         polls. Parsing of the batches is included, their transport is not.
         """
         made, jobs_cache = self.coordinator, self.caches.of(NAMESPACE).jobs
-        while made.agent_registry.connected:  # noqa: ASYNC110 - of many, the last
-            await asyncio.sleep(0.1)
         began = time.process_time()
         self.new_attempts(0, jobs)
         uids = [str(number) for number in range(jobs)]
