@@ -10,7 +10,6 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Avoidance, StatusChanges, SuspectNode, TrainingJobStatus
 from trainyard.domain.decisions import ALL_WORKERS
 from trainyard.domain.recovery.agent_reports import can_keep_pod
-from trainyard.domain.recovery.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
 from trainyard.domain.recovery.repeated_failures import is_repeated
 from trainyard.domain.recovery.restart_budget import (
     ASSUMED_PROGRESS,
@@ -20,6 +19,7 @@ from trainyard.domain.recovery.restart_budget import (
     increment,
 )
 from trainyard.domain.recovery.root_cause import Cause
+from trainyard.domain.state.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
 from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView, PodView, Snapshot

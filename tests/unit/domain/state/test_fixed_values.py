@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.jobs import job, spec
 from tests.unit.domain.recovering import after, made_in
-from trainyard.domain.recovery.fixed_values import has_fixed_values
 from trainyard.domain.recovery.restart_scope import can_keep_pods
+from trainyard.domain.state.fixed_values import has_fixed_values
 
 Json = dict[str, Any]
 ATTEMPT = "$(TRAINYARD_ATTEMPT)"
