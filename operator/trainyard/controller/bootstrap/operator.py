@@ -18,6 +18,7 @@ from trainyard.controller.bootstrap.pod_lock import PodLock, acquire_pod_lock
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
 from trainyard.controller.kopf_adapter.watch_guard import guard
+from trainyard.controller.kopf_adapter.watch_scope import WatchScope
 from trainyard.controller.metrics.collector import CacheMetrics, JobMetrics, register_clock_offset
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
@@ -27,7 +28,6 @@ from trainyard.controller.reconcile.pod_events import PodEvents
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.controller.reconcile.status_pace import StatusPace
-from trainyard.controller.reconcile.watch_scope import WatchScope
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.domain.state.accelerators import ACCELERATORS
 from trainyard.engine.leader import LeaderElector, NotLeadingError
