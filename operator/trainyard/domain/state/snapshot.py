@@ -13,10 +13,10 @@ from trainyard.api.recovery import Agent
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount
-from trainyard.domain.state.agent_views import AgentView, WorkerReport
 from trainyard.domain.state.rank_layout import GroupSize, indivisible
 from trainyard.domain.state.template_hash import template_hash
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import AgentView, WorkerReport
 
 STOP_DEADLINE_SECONDS = 1
 """The `activeDeadlineSeconds` that stops a pod: its node then terminates the containers with their grace period, and keeps the pod."""

@@ -13,8 +13,8 @@ from tests.support.jobs import NOW, job, stored
 from trainyard.api.status import LastFailure, TrainingJobStatus
 from trainyard.domain.progress.goodput import reported, step_reported_at
 from trainyard.domain.progress.group_progress import progress
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
 from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 MINUTES = 20
 

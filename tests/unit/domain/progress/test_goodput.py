@@ -12,8 +12,8 @@ from trainyard.api.progress import Goodput, LostSeconds
 from trainyard.api.status import LastFailure, TrainingJobStatus
 from trainyard.domain.progress.goodput import at_end, at_restart, reported
 from trainyard.domain.progress.group_progress import progress
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
 from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 NEW = TrainingJobStatus()
 

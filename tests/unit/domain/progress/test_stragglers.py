@@ -13,7 +13,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.actions import Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 Own = Mapping[int, float | None] | Sequence[float | None]
 EVEN = [0.2, 0.2, 0.2, 0.2]

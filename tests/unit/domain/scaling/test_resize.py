@@ -14,7 +14,7 @@ from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.coordinator.assignments import assignment
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.actions import DeletePod
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.worker_views import AgentView
 
 
 def after(scene: Scene) -> Scene:

@@ -13,10 +13,10 @@ from trainyard.api.status import Phase
 from trainyard.domain.actions import DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.scaling.group_size import has_failed
-from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.observe import is_restartable, main_container, pod_view
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import State, has_stopped, state
+from trainyard.domain.state.worker_views import AgentView
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.restart_rules import RestartAction, with_restart_rule
 
