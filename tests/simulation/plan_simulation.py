@@ -13,7 +13,8 @@ from trainyard.domain.actions import Action, CreateService, CreateWorker, Delete
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.observe import container_exit
-from trainyard.domain.state.snapshot import JobView, PodIssue, PodView, Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.state.worker_views import PodIssue, PodView
 
 NODES = ("node0", "node1", "node2")
 GRACE = timedelta(seconds=30)

@@ -9,8 +9,8 @@ from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.state.rank_layout import processes
-from trainyard.domain.state.snapshot import JobView, PodView
-from trainyard.domain.state.worker_views import RankProgress, WorkerReport
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodView, RankProgress, WorkerReport
 
 MIN_REPORT_INTERVAL_SECONDS, MAX_REPORT_INTERVAL_SECONDS = 5.0, 60.0
 """Between two reports of one worker."""

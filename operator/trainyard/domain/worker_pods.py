@@ -11,8 +11,9 @@ from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling.scale_up import scale_up
 from trainyard.domain.state.cluster_dns import dns_problem
 from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
-from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import has_stopped
+from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.stop.pod_removal import Removals, delete_pods
 from trainyard.domain.wording import counted
 

@@ -6,8 +6,9 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group
 from trainyard.domain.decisions import Adopt
 from trainyard.domain.recovery.restart_scope import made_of
-from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import has_stopped
+from trainyard.domain.state.worker_views import PodView
 
 MAX_PLAUSIBLE_ATTEMPT = 1_000_000_000
 """The operator ignores pods and agents of later attempts: no job has so many, so that it did not create them."""

@@ -13,9 +13,10 @@ from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.actions import whole_seconds
 from trainyard.domain.recovery.root_cause import is_consequence, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
-from trainyard.domain.state.snapshot import PodIssue, PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import State, has_stopped, state
+from trainyard.domain.state.worker_views import PodIssue, PodView
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)
 """How long a node may be unreachable before its worker counts as lost, while other agents are connected. The kernel needs 6 to

@@ -12,7 +12,8 @@ from trainyard.domain.recovery.repeated_failures import count_repeat, kept_repea
 from trainyard.domain.recovery.root_cause import Cause, describe_culprit
 from trainyard.domain.state.observe import MESSAGE_LIMIT
 from trainyard.domain.state.rank_layout import processes
-from trainyard.domain.state.snapshot import JobView, PodIssue
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodIssue
 
 STABLE_RUN = timedelta(seconds=60)
 """An attempt whose workers all ran for this long before a disruption made progress. After it, whatever ended it, the backoff is reset."""

@@ -22,8 +22,9 @@ from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
 from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
-from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_ranges import consecutive
+from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.wording import counted
 
 MAX_ATTEMPTS_PER_SCOPE = 2

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE, SIGBUS_CODE
 from trainyard.domain.progress.hang import Culprit
-from trainyard.domain.state.snapshot import PodView
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.wording import headline, raised_at
 
 CONSEQUENCE_CODES = frozenset({SAVED_CODE, PEER_LOST_CODE})

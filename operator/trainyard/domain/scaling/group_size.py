@@ -10,8 +10,9 @@ from math import gcd, lcm
 
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.domain.state.rank_layout import GroupSize, indivisible, processes
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import has_stopped
+from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodView
 from trainyard.domain.wording import counted
 
 

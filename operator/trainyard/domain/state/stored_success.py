@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from trainyard.api.internal_status import Succeeded, WorkerRange
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_ranges import consecutive
 from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_views import PodView
 
 
 def remember_success(snapshot: Snapshot) -> Snapshot:

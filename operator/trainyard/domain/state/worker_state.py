@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainyard.api.reasons import Reason
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodIssue, PodView
+from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodIssue, PodView
 
 IMAGE_ERRORS = frozenset(
     {

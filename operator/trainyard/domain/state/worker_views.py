@@ -1,4 +1,4 @@
-"""What the agents of workers report: the progress of their ranks, and their own state. Pure data."""
+"""What is observed of a worker: its pod, as the API server has it, and what its agent reports. Pure data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +6,81 @@ from datetime import datetime
 
 from trainyard.api.agent_protocol import AgentState, StopProgress
 from trainyard.domain.state.termination import Exit
+
+STOP_DEADLINE_SECONDS = 1
+"""The `activeDeadlineSeconds` that stops a pod: its node then terminates the containers with their grace period, and keeps the pod."""
+UNSCHEDULABLE = "Unschedulable"
+"""The reason of the condition PodScheduled where the scheduler has found no node for the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodIssue:
+    """Why a pod waits or is disrupted, as the scheduler, the node or the API server reports it."""
+
+    reason: str
+    message: str
+    subject: str = ""
+    """The container that it is about, with its image."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A worker's pod."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: int
+    job_uid: str
+    attempt: int
+    index: int
+    workers: int
+    """The size of the group for which it was created; 0 where its annotation was removed by hand."""
+    phase: str
+    """Pending, Running, Succeeded, Failed or Unknown."""
+    node: str | None = None
+    ip: str = ""
+    """Its address, once it has one."""
+    scheduled: bool = False
+    ready: bool = False
+    running: bool = False
+    """Whether the main container runs."""
+    running_since: datetime | None = None
+    """By its node's clock."""
+    ended: bool = False
+    """Whether all its containers have exited. The node reports that a moment before it changes the phase."""
+    exit: Exit | None = None
+    """The exit of the main container, or of the init container that kept it from starting."""
+    conditions: frozenset[str] = frozenset()
+    """The types of the conditions that are True, without those that every pod has."""
+    issue: PodIssue | None = None
+    """Why it is not scheduled, or its containers do not start."""
+    disruption: PodIssue | None = None
+    """What has removed the pod, or has requested that: a deletion, an eviction, a preemption, a lost node."""
+    disrupted_at: datetime | None = None
+    """When that was; None where it is not known."""
+    deletion_time: datetime | None = None
+    """When its grace period ends or ended; set as soon as its deletion was requested."""
+    stop_requested: bool = False
+    """Whether its node was asked to stop its containers and to keep the pod."""
+    clock_behind: bool = False
+    """Whether its node's clock is behind that of the control plane, as far as the pod shows it."""
+    removed: bool = False
+    """Whether its deletion waits for a finalizer alone, and no longer for its node."""
+    restartable: bool = False
+    """Whether its node restarts the main container where the agent exits for that."""
+    generation: int = 0
+    """The generation of the job from which it was created; 0 where it is not known."""
+    template_hash: str = ""
+    """The hash of the template from which it was created; empty in a pod of an earlier release."""
+    node_lost_at: datetime | None = None
+    """When the control plane gave it up because its node is not ready; None where the node has reported it since."""
+    init_container: str = ""
+    """The init container that runs now, for which the others wait; empty where none does."""
+    init_since: datetime | None = None
+    """Since when that runs, by its node's clock."""
+    gone: bool = False
+    """Whether the pod does not exist any more: it stands for a worker whose success is stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.cluster_dns import dns_problem
 from trainyard.domain.state.object_names import selector
-from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_state import Health, State, has_stopped, health, state
+from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.status.slow_init import slow_init_waits
 from trainyard.domain.wording import counted, same_obstacle, without_last_clause
 

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trainyard.domain.state.snapshot import PodIssue, PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import INIT_RUNNING
+from trainyard.domain.state.worker_views import PodIssue, PodView
 
 SLOW_INIT = timedelta(minutes=5)
 """How long an init container may run before an event reports it: many load data."""

@@ -13,9 +13,9 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.domain.actions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
-from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import State, all_present, has_stopped, state
-from trainyard.domain.state.worker_views import AgentView
+from trainyard.domain.state.worker_views import AgentView, PodView
 from trainyard.domain.wording import counted
 
 RECONNECT_TIMEOUT = timedelta(seconds=3)

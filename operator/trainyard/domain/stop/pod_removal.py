@@ -13,8 +13,9 @@ from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
 from trainyard.api.status import ConditionType
 from trainyard.domain.actions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
-from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import has_stopped
+from trainyard.domain.state.worker_views import PodView
 
 TRY_AGAIN = 60.0
 """Seconds until a pod that still exists is checked again."""

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, containers, ended, pod
 from trainyard.api.status import Phase
 from trainyard.domain.state.observe import job_view, owner_uid, pod_view
-from trainyard.domain.state.snapshot import PodIssue, PodView
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_views import PodIssue, PodView
 
 
 def test_pod_that_was_only_just_made() -> None:

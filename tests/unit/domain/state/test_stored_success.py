@@ -11,8 +11,8 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase, Restarts
 from trainyard.domain.actions import CreateWorker
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import PodIssue
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import PodIssue
 
 
 def seen(scene: Scene) -> Scene:

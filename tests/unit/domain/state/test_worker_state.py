@@ -7,9 +7,9 @@ import pytest
 
 from tests.support.jobs import Scene, ago, job, worker
 from trainyard.api.reasons import Reason
-from trainyard.domain.state.snapshot import PodIssue, PodView
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_state import Health, State, health, state
+from trainyard.domain.state.worker_views import PodIssue, PodView
 
 RUNS: dict[str, Any] = {"scheduled": True, "phase": "Running", "running": True}
 EVICTED = PodIssue("Evicted", "the node is short of memory")
