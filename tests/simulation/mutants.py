@@ -16,8 +16,7 @@ from trainyard.api.reasons import Reason
 from trainyard.controller.kopf_adapter.job_informer import JobInformer
 from trainyard.controller.reconcile import reconciler
 from trainyard.domain import plan as planning, worker_pods
-from trainyard.domain.actions import DeletePod, Outcome, Plan, RemovePod
-from trainyard.domain.decisions import Fail, Restart
+from trainyard.domain.decisions import DeletePod, Fail, Outcome, Plan, RemovePod, Restart
 from trainyard.domain.recovery import failure_policy
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.scaling import group_size

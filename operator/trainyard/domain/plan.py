@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
-from trainyard.domain.actions import Outcome, Plan, PodChanges, soonest, whole_seconds
-from trainyard.domain.decisions import Complete, Decision, Restart, Resume, Suspend
+from trainyard.domain.decisions import (
+    Complete,
+    Decision,
+    Outcome,
+    Plan,
+    PodChanges,
+    Restart,
+    Resume,
+    Suspend,
+    soonest,
+    whole_seconds,
+)
 from trainyard.domain.progress import goodput, stragglers
 from trainyard.domain.progress.group_progress import last_step_of, progress
 from trainyard.domain.recovery import agent_reports, failure_policy

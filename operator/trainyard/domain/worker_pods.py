@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.actions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
+from trainyard.domain.decisions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling.scale_up import scale_up
 from trainyard.domain.state.cluster_dns import dns_problem

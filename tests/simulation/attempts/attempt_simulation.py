@@ -17,7 +17,7 @@ from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.coordinator import assignments
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
-from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
+from trainyard.domain.decisions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.termination import Exit

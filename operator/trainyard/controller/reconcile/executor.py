@@ -14,7 +14,16 @@ from trainyard.api.reasons import Reason
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod, StopPod
+from trainyard.domain.decisions import (
+    Action,
+    CreateService,
+    CreateWorker,
+    DeleteJob,
+    DeletePod,
+    Plan,
+    RemovePod,
+    StopPod,
+)
 from trainyard.domain.state.observe import owner_uid
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import STOP_DEADLINE_SECONDS

@@ -12,7 +12,7 @@ from statistics import median
 from trainyard.api.progress import MAX_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.conditions import Clear, ConditionUpdate, SetTrue
+from trainyard.domain.decisions import Clear, ConditionUpdate, SetTrue
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.wording import counted

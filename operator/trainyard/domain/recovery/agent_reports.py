@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.actions import whole_seconds
+from trainyard.domain.decisions import whole_seconds
 from trainyard.domain.recovery.root_cause import is_consequence, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
 from trainyard.domain.state.snapshot import Snapshot

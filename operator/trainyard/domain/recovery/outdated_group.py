@@ -7,8 +7,7 @@ all writes came within one moment.
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.conditions import Clear, Remove
-from trainyard.domain.decisions import Restart
+from trainyard.domain.decisions import Clear, Remove, Restart
 from trainyard.domain.recovery.restart_budget import reset_streaks
 from trainyard.domain.state.snapshot import Snapshot
 

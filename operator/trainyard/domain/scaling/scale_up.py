@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from trainyard.api.internal_status import Joining
 from trainyard.api.reasons import Reason
 from trainyard.api.status import StatusChanges
-from trainyard.domain.actions import Action, CreateWorker, Event
+from trainyard.domain.decisions import Action, CreateWorker, Event
 from trainyard.domain.scaling.group_size import (
     capacity_timeout_left,
     has_failed,

@@ -7,8 +7,7 @@ from typing import Any
 
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
-from trainyard.domain.actions import Event, Outcome, PodChanges, soonest
-from trainyard.domain.conditions import Clear, ConditionUpdate, SetFalse, SetTrue
+from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, PodChanges, SetFalse, SetTrue, soonest
 from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required

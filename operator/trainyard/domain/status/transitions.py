@@ -3,16 +3,31 @@
 A transition holds no actions; the next reconcile acts on the stored status (see `Plan`).
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import assert_never
 
 from trainyard.api.internal_status import Backoff, Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
-from trainyard.domain.actions import Event, Outcome, Plan
-from trainyard.domain.conditions import Clear, ConditionUpdate, Remove, SetFalse, SetTrue, apply_conditions
-from trainyard.domain.decisions import Adopt, Complete, Decision, Fail, Restart, Resume, Suspend
+from trainyard.api.status import Condition, ConditionType as C, Phase, StatusChanges, TrainingJobStatus
+from trainyard.domain.decisions import (
+    Adopt,
+    Clear,
+    Complete,
+    ConditionUpdate,
+    Decision,
+    Event,
+    Fail,
+    Outcome,
+    Plan,
+    Remove,
+    Restart,
+    Resume,
+    SetFalse,
+    SetTrue,
+    Suspend,
+)
 from trainyard.domain.progress import goodput
 from trainyard.domain.recovery.restart_budget import reset_streaks
 from trainyard.domain.recovery.suspect_nodes import remembered
@@ -23,6 +38,10 @@ EXPECTED = frozenset(
     {Reason.RESIZED, Reason.NODES_RELEASED, Reason.TEMPLATE_CHANGED, Reason.NO_PYTHON, Reason.AGENT_DISABLED}
 )
 """The reasons of restarts that the user, the agent or the end of an avoidance has caused: nothing has gone wrong."""
+
+ORDER: dict[str, int] = {kind: position for position, kind in enumerate(C)}
+MAX_MESSAGE_LENGTH = 32768
+"""The limit of the CRD, in characters. The API server's rejection of a large template can be longer."""
 
 
 def store(job: JobView, outcome: Outcome, now: datetime) -> Plan:
@@ -201,3 +220,34 @@ def _finished(event: Event) -> list[ConditionUpdate]:
         *(Clear(kind, event.reason, event.note) for kind in (C.STRAGGLING, C.RESIZING)),
         Clear(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"),
     ]
+
+
+def apply_conditions(
+    status: TrainingJobStatus, updates: Iterable[ConditionUpdate], generation: int, now: datetime
+) -> list[Condition]:
+    """Return the conditions of `status` with `updates` applied. All others stay as they are, unknown types too."""
+    result = {c.type: c for c in status.conditions}
+    for update in updates:
+        before = result.get(update.kind)
+        match update:
+            case Remove():
+                result.pop(update.kind, None)
+            case Clear() if before is None or before.status != "True":
+                continue
+            case SetTrue() | SetFalse() | Clear():
+                result[update.kind] = _updated(before, update, generation, now)
+            case _:
+                assert_never(update)
+    return sorted(result.values(), key=lambda c: ORDER.get(c.type, len(ORDER)))
+
+
+def _updated(before: Condition | None, update: SetTrue | SetFalse | Clear, generation: int, now: datetime) -> Condition:
+    value = "True" if isinstance(update, SetTrue) else "False"
+    return Condition(
+        type=update.kind,
+        status=value,
+        reason=update.reason,
+        message=update.message[:MAX_MESSAGE_LENGTH],
+        last_transition_time=now if before is None or before.status != value else before.last_transition_time,
+        observed_generation=generation,
+    )

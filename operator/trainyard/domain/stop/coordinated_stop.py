@@ -11,7 +11,7 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import MAX_REASON_LENGTH, CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
-from trainyard.domain.actions import Event, Outcome, whole_seconds
+from trainyard.domain.decisions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import State, all_present, has_stopped, state

@@ -12,7 +12,7 @@ from typing import assert_never
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
 from trainyard.api.status import ConditionType
-from trainyard.domain.actions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
+from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import has_stopped
 from trainyard.domain.state.worker_views import PodView

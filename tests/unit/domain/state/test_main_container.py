@@ -10,7 +10,7 @@ from tests.support.worker_pods import container, worker
 from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, ended
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import Phase
-from trainyard.domain.actions import DeletePod
+from trainyard.domain.decisions import DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.scaling.group_size import has_failed
 from trainyard.domain.state.observe import is_restartable, main_container, pod_view

@@ -9,7 +9,7 @@ from tests.support.jobs import NOW, Scene, ago, because, job, spec, stored, summ
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import RANKS_FIT
 from trainyard.api.status import ConditionType as C, Phase
-from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
+from trainyard.domain.decisions import CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
 from trainyard.domain.state.rank_layout import indivisible, processes
 
