@@ -10,7 +10,6 @@ from trainyard.domain.decisions import Action, CreateService, CreateWorker, Even
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling.scale_up import scale_up
 from trainyard.domain.state.cluster_dns import dns_problem
-from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_state import has_stopped
 from trainyard.domain.state.worker_views import PodView
@@ -60,8 +59,8 @@ def _is_lost(pod: PodView, now: datetime) -> bool:
 
 def _create_service(snapshot: Snapshot) -> list[Action]:
     """Return the creation of the Service, where workers need it: no peer looks for the only worker of a group."""
-    spec, workers = snapshot.job.spec, snapshot.size.desired
-    needed = not snapshot.indivisible_because and (workers > 1 or uses_torchrun_rendezvous(spec))
+    job, workers = snapshot.job, snapshot.size.desired
+    needed = not snapshot.size.indivisible_because and (workers > 1 or job.uses_torchrun_rendezvous)
     return [CreateService()] if needed and not snapshot.has_service else []
 
 
@@ -80,7 +79,7 @@ def _has_to_wait(status: TrainingJobStatus, blocking: Sequence[PodView], *, back
 def _to_create(snapshot: Snapshot) -> bool:
     """Return whether the pods of the current attempt have yet to be created."""
     status = snapshot.job.status
-    return not snapshot.indivisible_because and status.internal.launched_attempt < status.attempt
+    return not snapshot.size.indivisible_because and status.internal.launched_attempt < status.attempt
 
 
 def _create_workers(snapshot: Snapshot) -> list[Action]:

@@ -113,5 +113,5 @@ class State:
         ]
         # Those that are to join have no ranks, and no place.
         running = [ranks for ranks in running if ranks is not None] if self.room < self.workers else running
-        size = largest_allowed(self.job.spec, min(self.workers, self.room)) or self.workers
+        size = largest_allowed(self.job, min(self.workers, self.room)) or self.workers
         return running == [self.status.attempt] * size and self.status.phase == "Running"

@@ -11,7 +11,6 @@ from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJ
 from trainyard.domain.recovery.repeated_failures import count_repeat, kept_repeat
 from trainyard.domain.recovery.root_cause import Cause, describe_culprit
 from trainyard.domain.state.observe import MESSAGE_LIMIT
-from trainyard.domain.state.rank_layout import processes
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import PodIssue
 
@@ -139,7 +138,7 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
     why = end or pod.disruption or pod.issue or PodIssue(cause.reason, "")
     message, at = why.message, pod
     rank = end.rank if end else None
-    if rank is None and processes(job.spec) == 1:
+    if rank is None and job.processes == 1:
         rank = pod.index
     if culprit := cause.culprit:
         at, rank = culprit.pod, culprit.rank

@@ -21,7 +21,6 @@ from trainyard.domain.recovery.restart_budget import (
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
 from trainyard.domain.state.object_names import worker_host
-from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_ranges import consecutive
 from trainyard.domain.state.worker_views import PodView
@@ -137,7 +136,7 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
 
 def _can_keep(snapshot: Snapshot, pod: PodView) -> bool:
     """Return whether the next attempt can start in this pod."""
-    if uses_torchrun_rendezvous(snapshot.job.spec):
+    if snapshot.job.uses_torchrun_rendezvous:
         return pod.running and not (pod.disruption or pod.ended)
     return can_keep_pod(snapshot, pod)
 
@@ -161,7 +160,7 @@ def _restartable(snapshot: Snapshot, index: int) -> bool:
 
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
     """Return whether kept workers can start together with these new ones: through agents, or through torchrun at worker 0."""
-    by_itself = uses_torchrun_rendezvous(snapshot.job.spec) and 0 not in new
+    by_itself = snapshot.job.uses_torchrun_rendezvous and 0 not in new
     return by_itself or snapshot.expects_agents
 
 
@@ -180,7 +179,7 @@ def can_join(snapshot: Snapshot) -> bool:
 
 def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
     """Return the status change that opens the rendezvous at once where torchrun forms the group by itself; else nothing."""
-    if group is None or not uses_torchrun_rendezvous(job.spec):
+    if group is None or not job.uses_torchrun_rendezvous:
         return {}
     return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
 

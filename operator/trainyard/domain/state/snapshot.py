@@ -10,10 +10,9 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Agent
-from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.spec import Framework, TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
-from trainyard.domain.state.accelerators import ProcessCount
-from trainyard.domain.state.rank_layout import GroupSize, indivisible
+from trainyard.domain.state.accelerators import ProcessCount, count_processes
 from trainyard.domain.state.template_hash import template_hash
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
@@ -39,6 +38,18 @@ class JobView:
         return self.spec.template["spec"]["containers"][0].get("command") or ()
 
     @cached_property
+    def processes(self) -> int:
+        """The training processes of a worker: the number in the spec, else the accelerators of its pod, else 1."""
+        number = self.spec.processes_per_replica
+        return number if isinstance(number, int) else count_processes(self.spec).processes
+
+    @property
+    def uses_torchrun_rendezvous(self) -> bool:
+        """Whether torchrun forms a new group by itself when workers join or exit: an elastic job without the agent."""
+        by_torchrun = self.spec.framework is Framework.TORCH and self.spec.recovery.agent is Agent.NONE
+        return by_torchrun and self.spec.elastic is not None
+
+    @cached_property
     def template_hash(self) -> str:
         """The hash of the template from which its pods are created."""
         return template_hash(self.spec)
@@ -59,6 +70,46 @@ class JobView:
     def wants_agent(self) -> bool:
         """Whether the operator injects the agent into the workers, where it can."""
         return self.spec.recovery.agent is Agent.AUTO and bool(self.command) and not self.rejects_agent
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSize:
+    """The size of a job's group at one moment, in workers. `plan` computes it once."""
+
+    requested: int
+    """`spec.replicas`."""
+    allowed: int
+    """The size that the job may have and that is nearest to `requested`: elastic and parallelism exclude others."""
+    current: int
+    """The size for which the current attempt was created."""
+    desired: int
+    """The size that the group must have now. Where `current` is another one, the group is resized."""
+    target: int
+    """The size once the joining workers are ready. It equals `current` while no worker may join yet."""
+    created_for: tuple[int, ...] = ()
+    """The sizes for which the current attempt, or each of its pods, was created; 0: its annotation was removed by hand."""
+    limited_because: str = ""
+    """Why the group has an allowed size in place of the requested one; empty where it has the requested one."""
+    invalid_because: str = ""
+    """Why the requested size cannot be followed at all; empty where it can."""
+    indivisible_because: str = ""
+    """Why the ranks of the desired workers cannot be divided into whole copies of the model; empty where they can."""
+
+    @classmethod
+    def following(cls, requested: int, created_for: tuple[int, ...] = ()) -> "GroupSize":
+        """Return the size of a group that gets all workers that are requested, at once."""
+        current = next(filter(None, created_for), requested)
+        return cls(requested, requested, current, desired=requested, target=requested, created_for=created_for)
+
+    @property
+    def scale_up_pending(self) -> bool:
+        """Whether the group keeps its size until more workers are ready to join."""
+        return self.desired == self.current < self.allowed
+
+    @property
+    def resized_from(self) -> int | None:
+        """The size from which the group has to be resized to `desired`; None where it has that size."""
+        return next((size for size in self.created_for if size not in {0, self.desired}), None)
 
 
 @dataclass(frozen=True)
@@ -152,11 +203,6 @@ class Snapshot:
         generation = self.job.generation
         hashes = {p.template_hash for p in (*self.current, *self.joining) if p.generation < generation} - {""}
         return bool(hashes) and hashes != {self.job.template_hash}
-
-    @cached_property
-    def indivisible_because(self) -> str:
-        """Why the ranks of the desired workers cannot be divided into whole copies of the model; empty where they can."""
-        return indivisible(self.job.spec, self.size.desired)
 
     @cached_property
     def old(self) -> tuple[PodView, ...]:

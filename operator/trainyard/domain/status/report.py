@@ -168,7 +168,7 @@ def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime)
     """Return the state of the group with what else it waits for. `opened`: this reconcile opens the rendezvous."""
     if seen.running and snapshot.job.status.awaiting_rendezvous and not opened:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
-    if snapshot.indivisible_because:
+    if snapshot.size.indivisible_because:
         return replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.size.invalid_because)
     if not snapshot.current and snapshot.old:
         return replace(

@@ -144,7 +144,7 @@ def complete(job: JobView, workers: int, now: datetime) -> Outcome:
 def fail(job: JobView, decision: Fail, now: datetime) -> Outcome:
     """Return the transition of a job that has failed permanently."""
     event = Event("Warning", decision.reason, decision.message)
-    workers = largest_allowed(job.spec, job.spec.replicas) or job.spec.replicas
+    workers = largest_allowed(job, job.spec.replicas) or job.spec.replicas
     changes: StatusChanges = {
         **_finish(job, now),
         "phase": Phase.FAILED,
