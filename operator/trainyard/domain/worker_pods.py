@@ -11,7 +11,6 @@ from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling.scale_up import scale_up
 from trainyard.domain.state.cluster_dns import dns_problem
 from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.state.worker_state import has_stopped
 from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.stop.pod_removal import Removals, delete_pods
 from trainyard.domain.wording import counted
@@ -47,7 +46,7 @@ def reconcile_pods(
     if not _has_to_wait(status, blocking, backing_off=bool(backoff)):
         created = _create_workers(snapshot)
         events = [] if created else _created_event(snapshot)
-        if not backoff and all(map(has_stopped, blocking)):
+        if not backoff and all(pod.has_stopped for pod in blocking):
             opened = _open_rendezvous(snapshot)
         actions += [*created, *joining.actions]
     return PodChanges(actions, waits, events, opened, joining.message)

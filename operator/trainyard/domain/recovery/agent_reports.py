@@ -11,11 +11,10 @@ from datetime import datetime, timedelta
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.decisions import whole_seconds
-from trainyard.domain.recovery.root_cause import is_consequence, summary
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, has_stopped, state
+from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.state.worker_views import PodIssue, PodView
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)
@@ -140,7 +139,7 @@ def _first_contact_time_left(snapshot: Snapshot, pod: PodView, now: datetime) ->
     if not pod.running or connected_since is None or up_since is None or not snapshot.expects_agents:
         return None
     ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
-    lost = any(is_consequence(end) for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
+    lost = any(end.is_consequence for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
     return ABSENT_AGENT_TIMEOUT - (now - max(connected_since, _expected_since(pod, up_since, now))) if lost else None
 
 
@@ -173,7 +172,7 @@ def _exited_before_attempt(snapshot: Snapshot, pod: PodView, now: datetime) -> P
         return None
     if state(pod) not in {State.SUCCEEDED, State.FAILED}:
         return None
-    how = f": exit code {pod.exit.code}: {summary(pod.exit)}".removesuffix(": ") if pod.exit else ""
+    how = f": exit code {pod.exit.code}: {pod.exit.summary}".removesuffix(": ") if pod.exit else ""
     early = PodIssue("EndedBefore", f"it exited before this attempt started{how}")
     return replace(pod, exit=None, phase="Failed", disruption=early, disrupted_at=now)
 
@@ -188,7 +187,7 @@ def _never_connected(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView
 
 def _exited(snapshot: Snapshot, pod: PodView, _: datetime) -> PodView | None:
     """The exit that the node has reported, or else the one that the agent has."""
-    if has_stopped(pod):
+    if pod.has_stopped:
         return pod
     reported = _reported_exit(snapshot, pod)
     return replace(pod, exit=reported) if reported else None

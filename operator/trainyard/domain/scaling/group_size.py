@@ -10,7 +10,6 @@ from math import gcd, lcm
 
 from trainyard.api.spec import RANKS_FIT, TrainingJobSpec
 from trainyard.domain.state.snapshot import GroupSize, JobView, Snapshot
-from trainyard.domain.state.worker_state import has_stopped
 from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodView
 from trainyard.domain.wording import counted
 
@@ -223,7 +222,7 @@ def _joining_settled(snapshot: Snapshot, indexes: range) -> bool:
 
 def has_failed(pod: PodView) -> bool:
     """Return whether the worker cannot join any more. A deleted pod is created again; a sidecar may outlive the main container."""
-    return pod.deletion_time is None and has_stopped(pod)
+    return pod.deletion_time is None and pod.has_stopped
 
 
 def join_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta:

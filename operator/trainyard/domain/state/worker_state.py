@@ -72,11 +72,6 @@ def waits_silently(pod: PodView) -> bool:
     return state(pod) is State.STARTING and pod.issue is None and not pod.init_container
 
 
-def has_stopped(pod: PodView) -> bool:
-    """Return whether no rank runs in the pod any more. Its other containers may run until they are killed."""
-    return pod.ended or pod.exit is not None
-
-
 def _caused_by_disruption(pod: PodView) -> bool:
     """Return whether a disruption of the pod caused the exit.
 

@@ -82,6 +82,11 @@ class PodView:
     gone: bool = False
     """Whether the pod does not exist any more: it stands for a worker whose success is stored."""
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether no rank runs in the pod any more. Its other containers may run until they are killed."""
+        return self.ended or self.exit is not None
+
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:

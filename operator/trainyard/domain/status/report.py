@@ -14,7 +14,7 @@ from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.cluster_dns import dns_problem
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, Snapshot
-from trainyard.domain.state.worker_state import Health, State, has_stopped, health, state
+from trainyard.domain.state.worker_state import Health, State, health, state
 from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.status.slow_init import slow_init_waits
 from trainyard.domain.wording import counted, same_obstacle, without_last_clause
@@ -231,7 +231,7 @@ def _sized(snapshot: Snapshot, resizing: str) -> list[ConditionUpdate]:
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """Return the message of a group that waits for its rendezvous: ready workers, backoff, pods that have yet to end."""
     count, desired = len(snapshot.ready_workers), snapshot.size.desired
-    left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
+    left = [pod.name for pod in snapshot.old if not pod.has_stopped]
     until = f"; waiting for pod {left[0]} of an earlier attempt to terminate" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before
     at = f"; backoff until {begin:%H:%M:%S} UTC" if begin and now < begin else ""

@@ -14,7 +14,6 @@ from trainyard.api.spec import CleanPods
 from trainyard.api.status import ConditionType
 from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
 from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.state.worker_state import has_stopped
 from trainyard.domain.state.worker_views import PodView
 
 TRY_AGAIN = 60.0
@@ -69,7 +68,7 @@ def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outco
     # The agent of the worker that failed the job exits by itself once it receives that: people need its log.
     last, left = status.last_failure, (ended or now) + FAILED_WORKER_EXIT_TIMEOUT - now
     spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
-    waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not has_stopped(p)]
+    waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not p.has_stopped]
     policy, kept = lifecycle.clean_pods, _kept_seconds(snapshot, now)
     if kept is not None and kept > 0:
         waits.append(kept)

@@ -15,7 +15,7 @@ from trainyard.domain.plan import plan
 from trainyard.domain.scaling.group_size import has_failed
 from trainyard.domain.state.observe import is_restartable, main_container, pod_view
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, has_stopped, state
+from trainyard.domain.state.worker_state import State, state
 from trainyard.domain.state.worker_views import AgentView
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.restart_rules import RestartAction, with_restart_rule
@@ -88,7 +88,7 @@ def test_main_container_alone_decides(main: Json, proxy: Json, expected: State, 
     raw = admitted(first=first, main=main, proxy=proxy)
     raw["spec"]["nodeName"] = "node1"
     assert state(pod_view(raw)) is expected
-    assert has_stopped(pod_view(raw)) is (expected in {State.SUCCEEDED, State.FAILED})
+    assert pod_view(raw).has_stopped is (expected in {State.SUCCEEDED, State.FAILED})
 
 
 def test_program_succeeds_though_another_container_failed() -> None:
