@@ -29,7 +29,6 @@ from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.adoption import lost_attempt
 from trainyard.domain.recovery.agent_injection import without_agent
 from trainyard.domain.recovery.outdated_group import replace_outdated_group
-from trainyard.domain.recovery.restart_scope import can_join
 from trainyard.domain.recovery.root_cause import Cause, find_cause, root_cause_wait_left
 from trainyard.domain.recovery.start_errors import never_starts
 from trainyard.domain.recovery.stored_times import clamp_future_timestamps
@@ -111,7 +110,6 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
     snapshot = with_slow_init(remember_success(snapshot), now)
-    snapshot = replace(snapshot, joinable=can_join(snapshot))
     return replace(snapshot, decided_size=decide_size(snapshot, now))
 
 

@@ -9,7 +9,6 @@ from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.decisions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling.scale_up import scale_up
-from trainyard.domain.state.cluster_dns import dns_problem
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.stop.pod_removal import Removals, delete_pods
@@ -95,7 +94,7 @@ def _created_event(snapshot: Snapshot) -> list[Event]:
     if not made or not _to_create(snapshot):
         return []
     note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
-    problem = dns_problem(snapshot.job.spec, snapshot.size.desired)
+    problem = snapshot.dns_problem
     warnings = [Event("Warning", Reason.CLUSTER_DNS_UNUSED, problem)] if problem else []
     return [Event("Normal", Reason.WORKERS_CREATED, note), *warnings]
 

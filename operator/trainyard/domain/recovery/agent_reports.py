@@ -41,19 +41,6 @@ def merge_agent_reports(snapshot: Snapshot, now: datetime) -> Snapshot:
     return replace(snapshot, pods=[_merge(snapshot, pod, now) for pod in snapshot.pods])
 
 
-def can_keep_pod(snapshot: Snapshot, pod: PodView) -> bool:
-    """Return whether the next attempt can start in this pod: its agent is reachable, or the pod is new and has yet to start."""
-    agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
-    if pod.disruption or pod.ended:
-        return False
-    if agent is None:
-        return (
-            pod.index in snapshot.new_workers and status.awaiting_rendezvous and pod.issue is None and pod.exit is None
-        )
-    there = not agent.vanished and agent.state is not AgentState.ENDED
-    return there and agent.attempt <= status.attempt and pod.running
-
-
 def connect_time_left(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> timedelta | None:
     """Return how much longer to wait for agents to connect: to a new leader, or after the start of their containers.
 

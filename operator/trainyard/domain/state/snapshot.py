@@ -8,11 +8,14 @@ from posixpath import basename
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
+from trainyard.api.internal_status import MAX_REPLACEMENTS
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Agent
+from trainyard.api.recovery import Agent, RestartScope
 from trainyard.api.spec import Framework, TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
+from trainyard.domain.state.cluster_dns import dns_problem
+from trainyard.domain.state.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
 from trainyard.domain.state.template_hash import template_hash
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
@@ -48,6 +51,12 @@ class JobView:
         """Whether torchrun forms a new group by itself when workers join or exit: an elastic job without the agent."""
         by_torchrun = self.spec.framework is Framework.TORCH and self.spec.recovery.agent is Agent.NONE
         return by_torchrun and self.spec.elastic is not None
+
+    @cached_property
+    def pods_fit_other_sizes(self) -> bool:
+        """Whether a pod can belong to a group of another size than that for which it was created."""
+        keeps_pods = self.spec.recovery.min_restart_scope is not RestartScope.GROUP
+        return keeps_pods and not has_fixed_values(self.spec, ATTEMPT_OR_SIZE)
 
     @cached_property
     def template_hash(self) -> str:
@@ -129,8 +138,6 @@ class Snapshot:
     """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
-    joinable: bool = False
-    """Whether more workers could start an attempt together with the existing ones, as `plan` has found."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:
@@ -162,6 +169,19 @@ class Snapshot:
         """Whether a new worker has an agent: one that the operator injects, or its image's own."""
         own = bool(self.job.command) and basename(str(self.job.command[0])) == AGENT
         return own or (self.agent and self.job.wants_agent)
+
+    @cached_property
+    def joinable(self) -> bool:
+        """Whether more workers could start an attempt together with the existing ones."""
+        group = self.job.status.internal.group
+        few = group is None or len(group.replacements) < MAX_REPLACEMENTS
+        served = self.coordinator_up_since is not None and self.expects_agents
+        return self.job.pods_fit_other_sizes and few and served
+
+    @cached_property
+    def dns_problem(self) -> str:
+        """Why the desired workers cannot find each other by name; empty where they can."""
+        return dns_problem(self.job.spec, self.size.desired)
 
     @cached_property
     def ready_workers(self) -> frozenset[int]:

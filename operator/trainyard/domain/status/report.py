@@ -11,7 +11,6 @@ from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, P
 from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
-from trainyard.domain.state.cluster_dns import dns_problem
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_state import Health, State, health, state
@@ -174,8 +173,8 @@ def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime)
         return replace(
             seen, message=f"waiting for {counted(len(snapshot.old), 'pod')} of earlier attempts to terminate"
         )
-    if problem := dns_problem(snapshot.job.spec, snapshot.size.desired):
-        return replace(seen, message=f"{seen.message}; {problem}")
+    if snapshot.dns_problem:
+        return replace(seen, message=f"{seen.message}; {snapshot.dns_problem}")
     return seen
 
 
