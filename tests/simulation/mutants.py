@@ -17,7 +17,7 @@ from trainyard.controller.kopf_adapter.job_informer import JobInformer
 from trainyard.controller.reconcile import reconciler
 from trainyard.domain import plan as planning, worker_pods
 from trainyard.domain.decisions import DeletePod, Fail, Outcome, Plan, RemovePod, Restart
-from trainyard.domain.recovery import failure_policy
+from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.scaling import group_size
 from trainyard.domain.state import worker_state
@@ -171,9 +171,9 @@ def counts_pods_that_were_asked_to_stop() -> Planted:
 def restarts_a_finished_job() -> Planted:
     """The end is a state like any other: a pod that goes afterwards was taken away."""
 
-    def after_the_end(snapshot: Snapshot, removed: pod_removal.Removals, now: datetime) -> planning.Step:
-        due = deadlines.check_deadlines(snapshot, now)
-        return planning._decide(snapshot, due, now) or worker_pods.reconcile_pods(snapshot, removed, due.waits, now)
+    def after_the_end(snapshot: Snapshot, _: pod_removal.Removals, now: datetime) -> planning.Step:
+        due, agents = deadlines.check_deadlines(snapshot, now), agent_reports.merge_agent_reports(snapshot, now)
+        return planning._decide(agents, due, now) or worker_pods.reconcile_pods(snapshot, due.waits, now)
 
     return pod_removal, "after_the_end", after_the_end
 

@@ -7,23 +7,20 @@ from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.decisions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
-from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling.scale_up import scale_up
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
-from trainyard.domain.stop.pod_removal import Removals, delete_pods
+from trainyard.domain.stop import pod_removal
 from trainyard.domain.wording import counted
 
 LOST_NODE_TIMEOUT = timedelta(seconds=30)
 """A pod that still exists this long after its grace period is on a lost node. The next attempt does not wait for it."""
 
 
-def reconcile_pods(
-    snapshot: Snapshot, removed: Removals, deadlines: Sequence[float], now: datetime
-) -> Outcome | PodChanges:
+def reconcile_pods(snapshot: Snapshot, deadlines: Sequence[float], now: datetime) -> Outcome | PodChanges:
     """Return what an attempt that continues needs: create and delete pods, open the rendezvous.
 
-    `deadlines`: the seconds until each deadline of the job.
+    `deadlines`: the seconds until each deadline of the job and of its agents.
 
     1. Store the joining workers, before their pods are created. 2. Create the Service. 3. Delete the pods of earlier attempts.
     4. Wait for the backoff and for ranks of earlier attempts. 5. Create the workers that are missing. 6. Open the rendezvous
@@ -32,15 +29,14 @@ def reconcile_pods(
     status, joining = snapshot.job.status, scale_up(snapshot, now)
     if joining.changes:
         return Outcome(joining.changes, events=joining.events)
-    unused = [pod for pod in snapshot.old if not agent_reports.is_out_of_use(snapshot, pod, now)]
-    silent = agent_reports.waits(snapshot, now)
+    removed = pod_removal.removals(snapshot, now)
     start = status.internal.backoff.not_before
     backoff = [(start - now).total_seconds()] if start is not None and now < start else []
     # Pods that have ended keep their logs until the backoff is over.
-    stale = delete_pods([p for p in snapshot.old if not (backoff and p.ended)], Reason.STALE_ATTEMPT)
-    blocking = [pod for pod in unused if not _is_lost(pod, now)]
+    stale = pod_removal.delete_pods([p for p in snapshot.old if not (backoff and p.ended)], Reason.STALE_ATTEMPT)
+    blocking = [pod for pod in snapshot.old if not (pod.idle or _is_lost(pod, now))]
     actions, events = [*_create_service(snapshot), *stale, *removed.actions], list[Event]()
-    waits = [*deadlines, *joining.waits, *silent, *_lost_node_waits(blocking, now), *removed.waits, *backoff]
+    waits = [*deadlines, *joining.waits, *_lost_node_waits(blocking, now), *removed.waits, *backoff]
     opened = None
     if not _has_to_wait(status, blocking, backing_off=bool(backoff)):
         created = _create_workers(snapshot)

@@ -4,8 +4,8 @@ A failure that an agent reports, and a worker whose node is unreachable, then lo
 So one search for the root cause is enough.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from trainyard.api.agent_protocol import AgentState
@@ -34,11 +34,25 @@ AGENT_CONNECT_TIMEOUT = timedelta(seconds=6)
 connections, or the agent's container started. After that the agent counts as absent."""
 
 
-def merge_agent_reports(snapshot: Snapshot, now: datetime) -> Snapshot:
+@dataclass(frozen=True, slots=True)
+class MergedReports:
+    """The snapshot with the agents' reports in its pods, and what is still to be waited for."""
+
+    snapshot: Snapshot
+    undecided: timedelta | None = None
+    """How much longer agents may take to connect, or nodes to report an outcome: until then no root cause is known. None: it is."""
+    waits: Sequence[float] = ()
+    """The seconds until each timeout of an agent that is silent or not ready."""
+
+
+def merge_agent_reports(snapshot: Snapshot, now: datetime) -> MergedReports:
     """Return the snapshot with the agents' reports merged into its pods."""
     if snapshot.coordinator_up_since is None:
-        return snapshot
-    return replace(snapshot, pods=[_merge(snapshot, pod, now) for pod in snapshot.pods])
+        return MergedReports(snapshot)
+    merged = replace(snapshot, pods=[_merge(snapshot, pod, now) for pod in snapshot.pods])
+    # Wait for missing agents: a lost-peer error may be caused by a silent or finished worker.
+    undecided = connect_time_left(merged, now) or _outcome_time_left(merged, now)
+    return MergedReports(merged, undecided, _timeouts(merged, now))
 
 
 def connect_time_left(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> timedelta | None:
@@ -63,7 +77,7 @@ def _expected_since(pod: PodView, coordinator_up_since: datetime, now: datetime)
     return max(coordinator_up_since, began) if began and began - now <= MAX_CLOCK_SKEW else coordinator_up_since
 
 
-def report_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
+def _outcome_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """Return how much longer to wait for the outcome of a worker whose agent has left: lost, or exited with code 0.
 
     None where no outcome is pending. Until then the root cause is not known.
@@ -76,7 +90,7 @@ def report_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     return min((wait for wait in waits if wait and wait > timedelta()), default=None)
 
 
-def waits(snapshot: Snapshot, now: datetime) -> list[float]:
+def _timeouts(snapshot: Snapshot, now: datetime) -> list[float]:
     """Return the seconds until each timeout of an agent that is silent or not ready."""
     waits = [left for pod in snapshot.pods if not pod.ended and (left := _silence_left(snapshot, pod, now))]
     waits += [left for pod in snapshot.current if (left := _connect_time_left(snapshot, pod, now))]
@@ -92,8 +106,8 @@ def is_lost(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
     return left is not None and left <= timedelta()
 
 
-def is_out_of_use(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
-    """Return whether no rank runs in a pod that is not used any more: it is lost, or its agent reported a container restart."""
+def _is_idle(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
+    """Return whether no rank runs in a pod of another attempt: it is lost, or its agent reported a container restart."""
     agent = snapshot.agents.get(pod.uid)
     return (agent is not None and agent.state is AgentState.RESTARTING) or is_lost(snapshot, pod, now)
 
@@ -141,7 +155,7 @@ def _exit_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelt
 def _merge(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     """Return the pod as the first rule that applies sees it."""
     if not snapshot.job.status.has(pod.index, pod.attempt):
-        return pod
+        return replace(pod, idle=True) if _is_idle(snapshot, pod, now) else pod
     return next((merged for rule in RULES if (merged := rule(snapshot, pod, now))), pod)
 
 

@@ -79,6 +79,8 @@ class PodView:
     """The init container that runs now, for which the others wait; empty where none does."""
     init_since: datetime | None = None
     """Since when that runs, by its node's clock."""
+    idle: bool = False
+    """Whether its agent shows that no rank runs in it any more. Only pods of other attempts have this."""
     gone: bool = False
     """Whether the pod does not exist any more: it stands for a worker whose success is stored."""
 

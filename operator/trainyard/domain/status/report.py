@@ -40,7 +40,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     if status.finished or status.suspended:
         return Outcome(changes, _at_rest(status), pods.actions, pods.events, soonest(pods.waits))
     observed = health(current, snapshot.size.desired)
-    straggling, waits = stragglers.straggling_condition(snapshot), stragglers.deadlines(status, now)
+    straggling, waits = stragglers.straggling(snapshot, now)
     injected = agent_conditions(job, brought=snapshot.agent)
     uncertain = _accelerators_uncertain(job)
     seen = _explained(observed, snapshot, opened=pods.rendezvous is not None, now=now)

@@ -64,9 +64,15 @@ def start(job: JobView, now: datetime) -> StatusChanges:
     }
 
 
-def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Outcome:
-    """Return the outcome that stores the decision."""
+def conclude(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) -> Plan:
+    """Return the plan that stores the decision."""
+    return store(snapshot.job, _outcome(decision, snapshot, now), now)
+
+
+def _outcome(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) -> Outcome:
     match decision:
+        case Outcome():
+            return decision
         case Adopt():
             return adopt(snapshot.job, decision)
         case Complete():
@@ -165,7 +171,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
         "observed_generation": job.generation,
         **_next_attempt(status, snapshot.size.current, now),
         "suspect_nodes": remembered(job, now),
-        "goodput": goodput.at_restart(status, goodput.active_time(status, now)),
+        "goodput": goodput.at_end(status, now, restarts=True),
         **decision.changes,
         "phase": Phase.RESTARTING,
         "restart_count": restarts.failures + restarts.disruptions,
@@ -201,10 +207,9 @@ def _finish(job: JobView, now: datetime) -> StatusChanges:
 
 def _inactive(status: TrainingJobStatus, now: datetime) -> StatusChanges:
     """Return the changes of a job that finishes or is suspended: its active time stops."""
-    active = goodput.active_time(status, now)
     return {
-        "active_seconds": int(active.total_seconds()),
-        "goodput": goodput.at_end(status, active),
+        "active_seconds": int(goodput.active_time(status, now).total_seconds()),
+        "goodput": goodput.at_end(status, now),
         "active_since": None,
         "workers": [],
         "stragglers": [],

@@ -12,7 +12,7 @@ from typing import assert_never
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
 from trainyard.api.status import ConditionType
-from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
+from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod, soonest
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
 
@@ -53,6 +53,17 @@ def removals(snapshot: Snapshot, now: datetime) -> Removals:
 def delete_pods(pods: Sequence[PodView], reason: Reason) -> list[Action]:
     """Return the deletions of those pods that exist and are not being deleted yet."""
     return [DeletePod(p.name, p.uid, reason) for p in pods if p.deletion_time is None and not p.gone]
+
+
+def at_rest(snapshot: Snapshot, now: datetime) -> Outcome | PodChanges:
+    """Return how the pods of a job end that is being deleted, has finished, or is suspended."""
+    removed = removals(snapshot, now)
+    if snapshot.job.deleting:
+        return Outcome(actions=removed.actions, requeue_after=soonest(removed.waits))
+    if snapshot.job.status.finished:
+        return after_the_end(snapshot, removed, now)
+    deleted = delete_pods(snapshot.pods, Reason.SUSPENDED)
+    return PodChanges([*deleted, *removed.actions], removed.waits)
 
 
 def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outcome | PodChanges:
