@@ -106,6 +106,8 @@ class Restart:
     """The changes of the status beyond those that each new attempt makes."""
     conditions: Sequence[ConditionUpdate] = ()
     """Conditions beyond Restarting and Running."""
+    afresh: bool = False
+    """Whether earlier failures predict nothing of the next attempt, since the job was changed."""
 
 
 Decision = Adopt | Complete | Suspend | Resume | Fail | Restart

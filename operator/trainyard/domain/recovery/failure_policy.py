@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from trainyard.api.base import increment
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE, Action, RestartScope
@@ -24,8 +25,8 @@ from trainyard.domain.recovery.failure_rules import (
     memory_advice,
 )
 from trainyard.domain.recovery.repeated_failures import advice, proof
-from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further, increment
-from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart, torchrun_rendezvous
+from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further
+from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart
 from trainyard.domain.recovery.root_cause import Cause, describe
 from trainyard.domain.recovery.start_errors import start_fix
 from trainyard.domain.recovery.stored_times import delay_after
@@ -212,7 +213,6 @@ def _restart(failure: Failure, end: CountedEnd, snapshot: Snapshot, now: datetim
         "backoff": backoff,
         "suspect_nodes": nodes,
         "group": chosen.group,
-        **torchrun_rendezvous(job, chosen.group),
     }
     if chosen.scope in {RestartScope.PROCESS, RestartScope.CONTAINER}:
         changes["launched_attempt"] = status.attempt + 1

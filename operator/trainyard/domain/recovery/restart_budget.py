@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard.api.base import MAX_JSON_INTEGER
+from trainyard.api.base import increment
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import Recovery
 from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJobStatus
@@ -70,16 +70,6 @@ def failures_at_step(status: TrainingJobStatus, cause: Cause) -> int:
     last = status.last_failure
     same = cause.step is not None and last is not None and last.step == cause.step
     return (status.internal.restart_budget.at_same_step or 0) if same else 0
-
-
-def reset_streaks(status: TrainingJobStatus) -> RestartBudget:
-    """Return the restart budget of a job that was changed: consecutive failures are counted from zero."""
-    return status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None, repeated=None)
-
-
-def increment(count: int) -> int:
-    """Return the count plus one. A status that was edited by hand may already hold the maximum."""
-    return min(count + 1, MAX_JSON_INTEGER)
 
 
 def _with_progress(status: TrainingJobStatus, cause: Cause, now: datetime) -> RestartBudget:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from trainyard.api.agent_protocol import AgentState
-from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Rendezvous, Replacement
+from trainyard.api.base import increment
+from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Replacement
 from trainyard.api.recovery import RestartScope
-from trainyard.api.status import Avoidance, StatusChanges, SuspectNode, TrainingJobStatus
+from trainyard.api.status import Avoidance, SuspectNode, TrainingJobStatus
 from trainyard.domain.decisions import ALL_WORKERS
 from trainyard.domain.recovery.repeated_failures import is_repeated
 from trainyard.domain.recovery.restart_budget import (
@@ -15,11 +16,9 @@ from trainyard.domain.recovery.restart_budget import (
     STABLE_RUN,
     failures_at_step,
     got_further,
-    increment,
 )
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.fixed_values import has_fixed_values
-from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_ranges import consecutive
 from trainyard.domain.state.worker_views import PodView
@@ -169,13 +168,6 @@ def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
     """Return whether kept workers can start together with these new ones: through agents, or through torchrun at worker 0."""
     by_itself = snapshot.job.uses_torchrun_rendezvous and 0 not in new
     return by_itself or snapshot.expects_agents
-
-
-def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
-    """Return the status change that opens the rendezvous at once where torchrun forms the group by itself; else nothing."""
-    if group is None or not job.uses_torchrun_rendezvous:
-        return {}
-    return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
 
 
 def _progressed(status: TrainingJobStatus, cause: Cause, ran: timedelta) -> bool:

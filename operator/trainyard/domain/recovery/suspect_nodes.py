@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from trainyard.api.base import increment
 from trainyard.api.internal_status import MAX_REASON_LENGTH
 from trainyard.api.reasons import Reason
 from trainyard.api.status import MAX_SUSPECT_NODES, Avoidance, SuspectNode
 from trainyard.domain.decisions import Restart
-from trainyard.domain.recovery.restart_budget import increment
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import PodView

@@ -4,12 +4,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from trainyard.api.internal_status import Backoff, Joining
+from trainyard.api.base import increment
+from trainyard.api.internal_status import Joining
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.decisions import Restart
-from trainyard.domain.recovery.restart_budget import increment, reset_streaks
-from trainyard.domain.recovery.restart_scope import choose_resized_group, torchrun_rendezvous
+from trainyard.domain.recovery.restart_scope import choose_resized_group
 from trainyard.domain.scaling.group_size import capacity_timeout_expired, keep, largest_scheduled_size
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.wording import counted
@@ -55,19 +55,16 @@ def _resized(snapshot: Snapshot, was: int, reason: Reason, why: str, joining: Jo
     group, scope = choose_resized_group(snapshot)
     update: StatusChanges = {
         "restarts": restarts,
-        "restart_budget": reset_streaks(status),
-        "backoff": Backoff(),
         "group": group,
         "joining": joining,
         "previous_size": was,
-        **torchrun_rendezvous(job, group),
     }
     if job.spec.elastic:
         update["scale_up_paused_since"] = now
     if group and all(each.attempt <= status.attempt for each in group.replacements):
         # No pod has to be created.
         update["launched_attempt"] = status.attempt + 1
-    return Restart(reason, why, scope=scope, changes=update)
+    return Restart(reason, why, scope=scope, changes=update, afresh=True)
 
 
 def _feasible_size(snapshot: Snapshot, now: datetime) -> int | None:

@@ -29,9 +29,9 @@ from trainyard.domain.decisions import (
     Suspend,
 )
 from trainyard.domain.progress import goodput
-from trainyard.domain.recovery.restart_budget import reset_streaks
 from trainyard.domain.recovery.suspect_nodes import remembered
 from trainyard.domain.scaling.group_size import largest_allowed
+from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.snapshot import JobView, Snapshot
 
 EXPECTED = frozenset(
@@ -108,8 +108,7 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         "phase": Phase.SUSPENDED,
         **_inactive(status, now),
         # The template may be changed before the job resumes: earlier failures do not predict those of the next attempt.
-        "backoff": Backoff(),
-        "restart_budget": reset_streaks(status),
+        **_without_streaks(status),
     }
     if snapshot.current or status.internal.launched_attempt == status.attempt:
         changes |= _next_attempt(status, snapshot.size.current, now)
@@ -172,11 +171,15 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
         **_next_attempt(status, snapshot.size.current, now),
         "suspect_nodes": remembered(job, now),
         "goodput": goodput.at_end(status, now, restarts=True),
+        **(_without_streaks(status) if decision.afresh else {}),
         **decision.changes,
         "phase": Phase.RESTARTING,
         "restart_count": restarts.failures + restarts.disruptions,
         "workers": [],
     }
+    if job.uses_torchrun_rendezvous and changes["group"] is not None:
+        # torchrun forms the group by itself: the rendezvous is open at once.
+        changes["rendezvous"] = Rendezvous(attempt=status.attempt + 1, address=worker_host(job.name, 0))
     conditions = [
         SetTrue(C.RESTARTING, reason, message),
         SetFalse(C.RUNNING, reason, message),
@@ -198,6 +201,12 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
         "coordinated_stop": None,
         "stragglers": [],
     }
+
+
+def _without_streaks(status: TrainingJobStatus) -> StatusChanges:
+    """Return the changes of a job that was changed: no backoff, and consecutive failures are counted from zero."""
+    budget = status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None, repeated=None)
+    return {"backoff": Backoff(), "restart_budget": budget}
 
 
 def _finish(job: JobView, now: datetime) -> StatusChanges:
