@@ -20,7 +20,7 @@ from trainyard.domain.decisions import DeletePod, Fail, Outcome, Plan, RemovePod
 from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.scaling import group_size
-from trainyard.domain.state import worker_state
+from trainyard.domain.state import worker_views
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.status import transitions
 from trainyard.domain.stop import deadlines, pod_removal
@@ -165,7 +165,7 @@ def counts_the_victims_too() -> Planted:
 
 def counts_pods_that_were_asked_to_stop() -> Planted:
     """A worker that ends because somebody ended it is taken for one that failed."""
-    return worker_state, "_caused_by_disruption", lambda _: False
+    return worker_views, "_caused_by_disruption", lambda _: False
 
 
 def restarts_a_finished_job() -> Planted:

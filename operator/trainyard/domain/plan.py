@@ -37,7 +37,7 @@ from trainyard.domain.scaling import resize
 from trainyard.domain.scaling.group_size import decide_size
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.stored_success import remember_success
-from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_views import State
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report
 from trainyard.domain.status.slow_init import with_slow_init
@@ -123,7 +123,7 @@ def _succeeded(snapshot: Snapshot) -> bool:
     """Return whether the workers have succeeded that the job needs."""
     # In the size for which the group was created: `replicas` may have changed since.
     workers = snapshot.size.current if snapshot.job.spec.lifecycle.success is Success.ALL_WORKERS else 1
-    return {p.index for p in snapshot.current if state(p) is State.SUCCEEDED}.issuperset(range(workers))
+    return {p.index for p in snapshot.current if p.state is State.SUCCEEDED}.issuperset(range(workers))
 
 
 def _decide(agents: MergedReports, deadlines: Deadlines, now: datetime) -> Step | None:

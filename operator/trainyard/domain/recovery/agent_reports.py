@@ -14,8 +14,7 @@ from trainyard.domain.decisions import whole_seconds
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, state
-from trainyard.domain.state.worker_views import PodIssue, PodView
+from trainyard.domain.state.worker_views import PodIssue, PodView, State
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)
 """How long a node may be unreachable before its worker counts as lost, while other agents are connected. The kernel needs 6 to
@@ -171,7 +170,7 @@ def _exited_before_attempt(snapshot: Snapshot, pod: PodView, now: datetime) -> P
     """A kept pod exited before its agent received the new attempt: it had finished, or exited with its old failure."""
     if not (snapshot.job.status.awaiting_rendezvous and _was_kept(snapshot, pod)):
         return None
-    if state(pod) not in {State.SUCCEEDED, State.FAILED}:
+    if pod.state not in {State.SUCCEEDED, State.FAILED}:
         return None
     how = f": exit code {pod.exit.code}: {pod.exit.summary}".removesuffix(": ") if pod.exit else ""
     early = PodIssue("EndedBefore", f"it exited before this attempt started{how}")
@@ -211,7 +210,7 @@ def _restarts_too_slowly(snapshot: Snapshot, pod: PodView, now: datetime) -> Pod
     if not late or pod.index in snapshot.ready_workers:
         return None
     container = restarts_container(snapshot.job.status, pod)
-    if not container and (agent is None or state(pod) is not State.RUNNING):
+    if not container and (agent is None or pod.state is not State.RUNNING):
         return None
     what = "its container did not restart" if container else "its processes did not exit"
     return _not_ready(pod, f"{what} within {limit.total_seconds():.0f} seconds", now)

@@ -8,8 +8,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import HANG_CODE, SIGBUS_CODE
 from trainyard.domain.progress.hang import Culprit
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, state
-from trainyard.domain.state.worker_views import PodView
+from trainyard.domain.state.worker_views import PodView, State
 from trainyard.domain.wording import raised_at
 
 ROOT_CAUSE_WAIT = timedelta(seconds=3)
@@ -126,7 +125,7 @@ def describe_culprit(culprit: Culprit) -> str:
 
 
 def _cause_of(pod: PodView) -> Cause | None:
-    match state(pod):
+    match pod.state:
         case State.FAILED if pod.exit:
             # A worker that saved its work was requested to stop. The cause of that request is reported a moment later.
             return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, pod.exit.is_consequence)

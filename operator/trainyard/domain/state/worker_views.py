@@ -1,8 +1,10 @@
 """What is observed of a worker: its pod, as the API server has it, and what its agent reports. Pure data."""
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 
 from trainyard.api.agent_protocol import AgentState, StopProgress
 from trainyard.domain.state.termination import Exit
@@ -11,6 +13,27 @@ STOP_DEADLINE_SECONDS = 1
 """The `activeDeadlineSeconds` that stops a pod: its node then terminates the containers with their grace period, and keeps the pod."""
 UNSCHEDULABLE = "Unschedulable"
 """The reason of the condition PodScheduled where the scheduler has found no node for the pod."""
+
+
+SLOW_INIT = timedelta(minutes=5)
+"""How long an init container may run before an event reports it: many load data."""
+STOP_SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM")
+"""Signals that terminate a deleted pod: sent by the kubelet, set as STOPSIGNAL in images, or sent by preStop hooks."""
+STOP_SIGNAL_CODES = frozenset(128 + signal.Signals[name] for name in STOP_SIGNALS)
+"""The exit codes of programs that end by them."""
+CAUSED_BY_WORKER = frozenset({"OOMKilled", "Evicted"})
+"""The reasons of a node that has terminated a worker for its own use of resources."""
+
+
+class State(StrEnum):
+    """The states of a worker."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    DISRUPTED = "Disrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +111,41 @@ class PodView:
     def has_stopped(self) -> bool:
         """Whether no rank runs in the pod any more. Its other containers may run until they are killed."""
         return self.ended or self.exit is not None
+
+    @property
+    def state(self) -> State:
+        """The state of the worker.
+
+        The main container's exit decides, whatever the other containers do, unless a disruption of the pod caused it. A
+        pod that failed without any container's exit never ran the program: its node rejected it.
+        """
+        if self.exit and not _caused_by_disruption(self):
+            return State.SUCCEEDED if self.exit.code == 0 else State.FAILED
+        if self.disruption or self.phase == "Failed":
+            return State.DISRUPTED
+        if self.phase == "Succeeded":
+            return State.SUCCEEDED
+        if self.running:
+            return State.RUNNING
+        return State.STARTING if self.scheduled else State.PENDING
+
+    @property
+    def slow_init_at(self) -> datetime | None:
+        """When its init container counts as slow; None where none runs."""
+        return None if self.init_since is None or self.ended else self.init_since + SLOW_INIT
+
+
+def _caused_by_disruption(pod: PodView) -> bool:
+    """Return whether a disruption of the pod caused the exit.
+
+    Times have whole seconds and come from two clocks, the node's and the API server's. So an exit in the same second,
+    or on a node whose clock is behind, counts as caused by the disruption. An exit by the signals of a deletion always
+    does. An exit that the worker caused by its own use of resources never does.
+    """
+    if pod.exit is None or pod.disruption is None:
+        return False
+    doubt = (pod.exit.code in STOP_SIGNAL_CODES or pod.clock_behind) and pod.exit.reason not in CAUSED_BY_WORKER
+    return doubt or pod.disrupted_at is None or pod.disrupted_at <= pod.exit.time
 
 
 @dataclass(frozen=True, slots=True)

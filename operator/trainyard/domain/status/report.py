@@ -11,11 +11,10 @@ from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, P
 from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
+from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, Snapshot
-from trainyard.domain.state.worker_state import Health, State, health, state
-from trainyard.domain.state.worker_views import PodView
-from trainyard.domain.status.slow_init import slow_init_waits
+from trainyard.domain.state.worker_views import PodView, State
 from trainyard.domain.wording import counted, same_obstacle, without_last_clause
 
 LISTED = 16
@@ -28,7 +27,7 @@ HELD_UP = frozenset(
 def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     """Return the outcome of these changes of pods, with the observed pods in the status."""
     job, status, current = snapshot.job, snapshot.job.status, snapshot.current
-    well = sum(p.ready or state(p) is State.SUCCEEDED for p in current)
+    well = sum(p.ready or p.state is State.SUCCEEDED for p in current)
     changes: StatusChanges = {
         "observed_generation": job.generation,
         "replicas": sum(not pod.gone for pod in snapshot.pods),
@@ -69,9 +68,8 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_held_up(status, running, seen),
         *_new_warnings(status, [uncertain]),
     ]
-    return Outcome(
-        changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *slow_init_waits(snapshot, now)])
-    )
+    waits += [(p.slow_init_at - now).total_seconds() for p in current if p.slow_init_at and p.slow_init_at > now]
+    return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits]))
 
 
 def _accelerators_uncertain(job: JobView) -> ConditionUpdate:
@@ -250,7 +248,7 @@ def _unwell(pods: tuple[PodView, ...]) -> list[WorkerStatus]:
 
 
 def _unwell_worker(pod: PodView) -> WorkerStatus | None:
-    seen = state(pod)
+    seen = pod.state
     why = pod.issue or pod.disruption
     if seen is State.FAILED and pod.exit:
         return WorkerStatus(

@@ -13,9 +13,9 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.domain.decisions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
+from trainyard.domain.state.group_health import all_present
 from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.state.worker_state import State, all_present, state
-from trainyard.domain.state.worker_views import AgentView, PodView
+from trainyard.domain.state.worker_views import AgentView, PodView, State
 from trainyard.domain.wording import counted
 
 RECONNECT_TIMEOUT = timedelta(seconds=3)
@@ -86,7 +86,7 @@ def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) ->
 def _time_left(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> timedelta:
     """Return how much time the ranks have left: until the first grace period ends, else until the stop timeout."""
     going = [
-        pod.deletion_time - now for pod in snapshot.current if pod.deletion_time and state(pod) is not State.SUCCEEDED
+        pod.deletion_time - now for pod in snapshot.current if pod.deletion_time and pod.state is not State.SUCCEEDED
     ]
     return min(going, default=timedelta(seconds=_usual_seconds(snapshot)) - (now - stop.time))
 
