@@ -7,7 +7,7 @@ from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.decisions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
-from trainyard.domain.scaling.scale_up import scale_up
+from trainyard.domain.scaling.resize import scale_up
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.stop import pod_removal
