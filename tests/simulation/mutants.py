@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from trainyard.api.reasons import Reason
-from trainyard.controller.kopf_adapter.job_informer import JobInformer
+from trainyard.controller.kopf_adapter.watch_scope import JobInformer
 from trainyard.controller.reconcile import reconciler
 from trainyard.domain import plan as planning, worker_pods
 from trainyard.domain.decisions import DeletePod, Fail, Outcome, Plan, RemovePod, Restart
