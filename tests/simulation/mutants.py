@@ -13,15 +13,14 @@ from typing import Any
 from unittest.mock import patch
 
 from trainyard.api.reasons import Reason
-from trainyard.controller.kopf_adapter.job_informer import JobInformer
+from trainyard.controller.kopf_adapter.watch_scope import JobInformer
 from trainyard.controller.reconcile import reconciler
 from trainyard.domain import plan as planning, worker_pods
-from trainyard.domain.actions import DeletePod, Outcome, Plan, RemovePod
-from trainyard.domain.decisions import Fail, Restart
-from trainyard.domain.recovery import failure_policy
+from trainyard.domain.decisions import DeletePod, Fail, Outcome, Plan, RemovePod, Restart
+from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.scaling import group_size
-from trainyard.domain.state import worker_state
+from trainyard.domain.state import worker_views
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.status import transitions
 from trainyard.domain.stop import deadlines, pod_removal
@@ -166,15 +165,15 @@ def counts_the_victims_too() -> Planted:
 
 def counts_pods_that_were_asked_to_stop() -> Planted:
     """A worker that ends because somebody ended it is taken for one that failed."""
-    return worker_state, "_caused_by_disruption", lambda _: False
+    return worker_views, "_caused_by_disruption", lambda _: False
 
 
 def restarts_a_finished_job() -> Planted:
     """The end is a state like any other: a pod that goes afterwards was taken away."""
 
-    def after_the_end(snapshot: Snapshot, removed: pod_removal.Removals, now: datetime) -> planning.Step:
-        due = deadlines.check_deadlines(snapshot, now)
-        return planning._decide(snapshot, due, now) or worker_pods.reconcile_pods(snapshot, removed, due.waits, now)
+    def after_the_end(snapshot: Snapshot, _: pod_removal.Removals, now: datetime) -> planning.Step:
+        due, agents = deadlines.check_deadlines(snapshot, now), agent_reports.merge_agent_reports(snapshot, now)
+        return planning._decide(agents, due, now) or worker_pods.reconcile_pods(snapshot, due.waits, now)
 
     return pod_removal, "after_the_end", after_the_end
 

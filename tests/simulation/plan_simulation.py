@@ -9,11 +9,21 @@ from datetime import datetime, timedelta
 from tests.support.jobs import NOW, UID, spec, stored
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod, StopPod
+from trainyard.domain.decisions import (
+    Action,
+    CreateService,
+    CreateWorker,
+    DeleteJob,
+    DeletePod,
+    Plan,
+    RemovePod,
+    StopPod,
+)
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.observe import container_exit
-from trainyard.domain.state.snapshot import JobView, PodIssue, PodView, Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.state.worker_views import PodIssue, PodView
 
 NODES = ("node0", "node1", "node2")
 GRACE = timedelta(seconds=30)

@@ -10,7 +10,7 @@ from tests.simulation.attempts.attempt_simulation import InvariantError
 from tests.simulation.attempts.schedule import play
 from trainyard.api.status import TrainingJobStatus
 from trainyard.coordinator import assignments
-from trainyard.domain.actions import Outcome
+from trainyard.domain.decisions import Outcome
 from trainyard.domain.progress import goodput
 from trainyard.domain.recovery import agent_reports
 from trainyard.domain.scaling import group_size

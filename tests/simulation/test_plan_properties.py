@@ -9,7 +9,7 @@ from typing_extensions import override
 from tests.simulation.plan_simulation import DELETED, NODES, TERMINAL, PlanSimulation
 from tests.support.jobs import spec
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.state.snapshot import PodIssue, PodView
+from trainyard.domain.state.worker_views import PodIssue, PodView
 
 PICK = st.integers(min_value=0, max_value=8)
 EVICTED = PodIssue("EvictionByEvictionAPI", "the node is drained")

@@ -7,8 +7,7 @@ from tests.support import reconciles
 from tests.support.jobs import NOW, Scene
 from tests.support.reconciles import act
 from trainyard.api.agent_protocol import AgentState
-from trainyard.domain.state.agent_views import AgentView
-from trainyard.domain.state.snapshot import PodIssue
+from trainyard.domain.state.worker_views import AgentView, PodIssue
 
 NO_CAPACITY = PodIssue("Unschedulable", "0/3 nodes are available: 3 Insufficient nvidia.com/gpu")
 ELASTIC = {"maxReplicas": 6, "shrinkAfterSeconds": 60, "growAfterSeconds": 30}

@@ -7,10 +7,10 @@ from typing import Any
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
-from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.snapshot import JobView, PodIssue, PodView, Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import AgentView, PodIssue, PodView
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 UID = "job-uid"

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job, worker
-from trainyard.domain.actions import CreateWorker, DeletePod, Plan
+from trainyard.domain.decisions import CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
 
 

@@ -19,7 +19,8 @@ from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
-from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodView
 
 
 class RunningCoordinator:

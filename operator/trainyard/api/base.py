@@ -13,6 +13,11 @@ MAX_ATTEMPT = 10**12
 """The limit of attempt numbers. It is lower because the names of pods contain the number."""
 
 
+def increment(count: int) -> int:
+    """Return the count plus one. A status that was edited by hand may already hold the maximum."""
+    return min(count + 1, MAX_JSON_INTEGER)
+
+
 class Model(BaseModel):
     """A part of the custom resource.
 

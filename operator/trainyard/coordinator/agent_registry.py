@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from trainyard.coordinator.fair_notifier import FairNotifier
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.worker_views import AgentView
 
 CLOCK_STEP_THRESHOLD = timedelta(seconds=1)
 """A wall clock that deviates more from the monotonic clock was set."""

@@ -8,7 +8,8 @@ from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import HANG_CODE
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.domain.recovery.agent_reports import restarts_container
-from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodView
 from trainyard.frameworks.environment import restart_environment
 from trainyard.frameworks.worker_spec import Worker
 

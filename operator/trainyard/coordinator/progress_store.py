@@ -8,9 +8,8 @@ from trainyard.api.agent_protocol import RankReport, Report
 from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
-from trainyard.domain.state.rank_layout import processes
-from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodView, RankProgress, WorkerReport
 
 MIN_REPORT_INTERVAL_SECONDS, MAX_REPORT_INTERVAL_SECONDS = 5.0, 60.0
 """Between two reports of one worker."""
@@ -47,7 +46,7 @@ class ProgressStore:
             raise RefusedError(
                 RejectionReason.STALE_ATTEMPT, f"the report is of attempt {report.attempt}, and the job is {now}"
             )
-        per_worker = processes(job.spec)
+        per_worker = job.processes
         own = range(pod.index * per_worker, (pod.index + 1) * per_worker)
         if foreign := next((rank for rank in report.ranks if int(rank) not in own), None):
             raise RefusedError(

@@ -1,14 +1,57 @@
-"""Decisions of the policies: what ends, stops or resumes an attempt. `status.transitions.apply` makes the outcome of each. Pure data."""
+"""What a plan decides, as values: on the attempt and the job, on pods, on conditions. Pure data.
+
+A check returns a Decision, PodChanges or an Outcome. `status.transitions` and `status.report` make the Outcome of the
+first two. The executor must match every Action.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from math import ceil
+from typing import Literal
 
-from trainyard.api.internal_status import Group
+from trainyard.api.internal_status import Group, Rendezvous
 from trainyard.api.reasons import Reason
-from trainyard.api.status import StatusChanges
-from trainyard.domain.conditions import ConditionUpdate
+from trainyard.api.status import ConditionType, StatusChanges, TrainingJobStatus
 
 ALL_WORKERS = "restarting all workers"
+
+
+@dataclass(frozen=True, slots=True)
+class SetTrue:
+    """Set a condition to True. `reason` is a Reason, or a stored one of a newer operator."""
+
+    kind: ConditionType
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetFalse:
+    """Set a condition to False."""
+
+    kind: ConditionType
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Set a condition to False if it is True now."""
+
+    kind: ConditionType
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a condition: it may not hold any more, and nothing is known of it yet."""
+
+    kind: ConditionType
+
+
+ConditionUpdate = SetTrue | SetFalse | Clear | Remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +106,119 @@ class Restart:
     """The changes of the status beyond those that each new attempt makes."""
     conditions: Sequence[ConditionUpdate] = ()
     """Conditions beyond Restarting and Running."""
+    afresh: bool = False
+    """Whether earlier failures predict nothing of the next attempt, since the job was changed."""
 
 
 Decision = Adopt | Complete | Suspend | Resume | Fail | Restart
+
+
+@dataclass(frozen=True, slots=True)
+class CreateService:
+    """Create the headless Service through which workers find each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateWorker:
+    """Create the pod of a worker."""
+
+    index: int
+    attempt: int
+    workers: int
+    """The size of the group for which it is created."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete the pod with this UID, and no later one of the same name."""
+
+    name: str
+    uid: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class StopPod:
+    """Stop the containers of the pod with this UID, and keep the pod with its logs."""
+
+    name: str
+    uid: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePod:
+    """Delete the pod with this UID by force, although its node has not reported its end. Nothing else waits for this."""
+
+    name: str
+    uid: str
+    note: str
+    """The reason, as a sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete the TrainingJob itself."""
+
+    reason: Reason
+
+
+Action = CreateService | CreateWorker | DeletePod | StopPod | RemovePod | DeleteJob
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A Kubernetes event, posted once the status that it reports is stored."""
+
+    type: Literal["Normal", "Warning"]
+    reason: Reason
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the check that applies has decided. `plan` stores it in the status once, and returns the Plan."""
+
+    changes: StatusChanges = field(default_factory=StatusChanges)
+    conditions: Sequence[ConditionUpdate] = ()
+    actions: Sequence[Action] = ()
+    events: Sequence[Event] = ()
+    requeue_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodChanges:
+    """The actions of an attempt that continues, or of a job at rest. The report adds what is observed, and makes the outcome."""
+
+    actions: Sequence[Action] = ()
+    waits: Sequence[float] = ()
+    """The seconds until each next time at which the plan may change by itself."""
+    events: Sequence[Event] = ()
+    rendezvous: Rendezvous | None = None
+    """The rendezvous, where it opens now."""
+    resizing: str = ""
+    """What the joining workers wait for; empty where none is to join."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now: carry out `actions`, store `status`, post `events`, look again after `requeue_after` seconds.
+
+    A plan that stores a transition (a new attempt, completion) holds no actions. The next reconcile acts on the stored
+    transition. So an operator that dies between the two counts nothing twice and loses nothing.
+    """
+
+    status: TrainingJobStatus
+    actions: Sequence[Action] = ()
+    events: Sequence[Event] = ()
+    requeue_after: float | None = None
+
+
+def whole_seconds(wait: timedelta) -> float:
+    """Return the wait for `requeue_after`, rounded up: a reconcile sees whole seconds, and a fraction would be repeated."""
+    return float(ceil(wait.total_seconds()))
+
+
+def soonest(waits: Sequence[float]) -> float | None:
+    """Return the shortest of these waits, 0 at least; None where there is none."""
+    return max(0.0, min(waits)) if waits else None

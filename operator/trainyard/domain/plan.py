@@ -11,16 +11,25 @@ from typing import TYPE_CHECKING
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
-from trainyard.domain.actions import Outcome, Plan, PodChanges, soonest, whole_seconds
-from trainyard.domain.decisions import Complete, Decision, Restart, Resume, Suspend
+from trainyard.domain.decisions import (
+    Complete,
+    Decision,
+    Outcome,
+    Plan,
+    PodChanges,
+    Restart,
+    Resume,
+    Suspend,
+    soonest,
+    whole_seconds,
+)
 from trainyard.domain.progress import goodput, stragglers
-from trainyard.domain.progress.group_progress import last_step_of, progress
+from trainyard.domain.progress.group_progress import progress
 from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.adoption import lost_attempt
-from trainyard.domain.recovery.agent_injection import without_agent
+from trainyard.domain.recovery.agent_reports import MergedReports
 from trainyard.domain.recovery.outdated_group import replace_outdated_group
-from trainyard.domain.recovery.restart_scope import can_join
-from trainyard.domain.recovery.root_cause import Cause, find_cause, root_cause_wait_left
+from trainyard.domain.recovery.root_cause import find_cause, root_cause_wait_left
 from trainyard.domain.recovery.start_errors import never_starts
 from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
@@ -28,14 +37,13 @@ from trainyard.domain.scaling import resize
 from trainyard.domain.scaling.group_size import decide_size
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.stored_success import remember_success
-from trainyard.domain.state.worker_state import State, all_present, state
+from trainyard.domain.state.worker_views import State
 from trainyard.domain.status import transitions
 from trainyard.domain.status.report import report
 from trainyard.domain.status.slow_init import with_slow_init
 from trainyard.domain.stop import pod_removal
 from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 from trainyard.domain.stop.deadlines import Deadlines, check_deadlines
-from trainyard.domain.stop.pod_removal import Removals
 from trainyard.domain.worker_pods import reconcile_pods
 
 if TYPE_CHECKING:
@@ -52,30 +60,21 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     status = snapshot.job.status
     if not ours(snapshot.job):
         return Plan(status)
-    removed = pod_removal.removals(snapshot, now)
-    if snapshot.job.deleting:
-        return Plan(status, removed.actions, requeue_after=soonest(removed.waits))
-    if status.finished:
-        step: Step | None = pod_removal.after_the_end(snapshot, removed, now)
+    if snapshot.job.deleting or status.finished:
+        step: Step | None = pod_removal.at_rest(snapshot, now)
     else:
         snapshot = _gather(snapshot, now)
-        step = _interruption(snapshot, removed, now)
+        step = _interruption(snapshot, now)
     if step is None:
-        snapshot = agent_reports.merge_agent_reports(snapshot, now)
         if status.internal.active_since is None:
             # The first reconcile of a job needs no transition of its own: its pods have attempt 1, as has a status never written.
             begun = snapshot.job.status.evolve(**transitions.start(snapshot.job, now))
             snapshot = replace(snapshot, job=replace(snapshot.job, status=begun))
-        deadlines = check_deadlines(snapshot, now)
-        step = _decide(snapshot, deadlines, now) or reconcile_pods(snapshot, removed, deadlines.waits, now)
-    match step:
-        case Outcome():
-            outcome = step
-        case PodChanges():
-            outcome = report(snapshot, step, now)
-        case _:
-            outcome = transitions.apply(step, snapshot, now)
-    return transitions.store(snapshot.job, outcome, now)
+        agents = agent_reports.merge_agent_reports(snapshot, now)
+        snapshot, deadlines = agents.snapshot, check_deadlines(agents.snapshot, now)
+        step = _decide(agents, deadlines, now) or reconcile_pods(snapshot, [*deadlines.waits, *agents.waits], now)
+    outcome = report(snapshot, step, now) if isinstance(step, PodChanges) else step
+    return transitions.conclude(outcome, snapshot, now)
 
 
 def ours(job: JobView) -> bool:
@@ -89,10 +88,9 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
     changes = clamp_future_timestamps(status, now)
     if snapshot.reports:
         seen = progress(snapshot, now)
-        active = goodput.active_time(status, goodput.step_reported_at(snapshot, now))
         reported: StatusChanges = {
             "progress": seen,
-            "goodput": goodput.reported(snapshot, seen, active),
+            "goodput": goodput.reported(snapshot, seen, now),
             "stragglers": stragglers.stragglers(snapshot, now),
         }
         changes = {**changes, **reported}
@@ -101,19 +99,15 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
     snapshot = with_slow_init(remember_success(snapshot), now)
-    snapshot = replace(snapshot, joinable=can_join(snapshot))
     return replace(snapshot, decided_size=decide_size(snapshot, now))
 
 
-def _interruption(snapshot: Snapshot, removed: Removals, now: datetime) -> Step | None:
+def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:
     """Return what a job does before its workers' failures count: adopt an attempt, succeed, stop in coordination, or be suspended."""
     job, suspended = snapshot.job, snapshot.job.status.suspended
     if adopted := lost_attempt(snapshot):
         return adopted
-    # In the size for which the group was created: `replicas` may have changed since.
-    succeeded = [p for p in snapshot.current if state(p) is State.SUCCEEDED]
-    needed = 1 if job.spec.lifecycle.success is Success.WORKER_0 else snapshot.size.current
-    if not suspended and not snapshot.outdated and all_present(succeeded, needed):
+    if not suspended and not snapshot.outdated and _succeeded(snapshot):
         return Complete()
     deadlines = check_deadlines(snapshot, now)
     if deadlines.active is None and (held := plan_coordinated_stop(snapshot, now)):
@@ -122,42 +116,35 @@ def _interruption(snapshot: Snapshot, removed: Removals, now: datetime) -> Step 
         return replace(held, requeue_after=soonest([held.requeue_after, *deadlines.waits]))
     if not job.spec.lifecycle.suspend:
         return Resume() if suspended else None
-    if not suspended:
-        return Suspend()
-    deleted = pod_removal.delete_pods(snapshot.pods, Reason.SUSPENDED)
-    return PodChanges([*deleted, *removed.actions], removed.waits)
+    return pod_removal.at_rest(snapshot, now) if suspended else Suspend()
 
 
-def _decide(snapshot: Snapshot, deadlines: Deadlines, now: datetime) -> Step | None:
+def _succeeded(snapshot: Snapshot) -> bool:
+    """Return whether the workers have succeeded that the job needs."""
+    # In the size for which the group was created: `replicas` may have changed since.
+    workers = snapshot.size.current if snapshot.job.spec.lifecycle.success is Success.ALL_WORKERS else 1
+    return {p.index for p in snapshot.current if p.state is State.SUCCEEDED}.issuperset(range(workers))
+
+
+def _decide(agents: MergedReports, deadlines: Deadlines, now: datetime) -> Step | None:
     """Return what ends the current attempt, if anything does. The order decides between several."""
-    status = snapshot.job.status
+    snapshot = agents.snapshot
     if deadlines.active:
         return deadlines.active
     if outdated := replace_outdated_group(snapshot):
         return outdated
     if was := snapshot.size.resized_from:
         return resize.resize(snapshot, was, now)
-    if status.awaiting_rendezvous and snapshot.coordinator_up_since is None:
+    if snapshot.job.status.awaiting_rendezvous and snapshot.coordinator_up_since is None:
         return Restart(Reason.AGENT_DISABLED, "the rendezvous cannot open: the coordinator is disabled")
     if cause := find_cause(snapshot.current, snapshot.created):
-        # Wait for missing agents first: a lost-peer error may be caused by a silent or finished worker.
-        wait = (
-            root_cause_wait_left(cause, now)
-            or agent_reports.connect_time_left(snapshot, now)
-            or agent_reports.report_time_left(snapshot, now)
-        )
-        return Outcome(requeue_after=whole_seconds(wait)) if wait else _on_failure(cause, snapshot, now)
+        wait = root_cause_wait_left(cause, now) or agents.undecided
+        if wait:
+            return Outcome(requeue_after=whole_seconds(wait))
+        return failure_policy.apply_failure_policy(cause, snapshot, now)
     return (
         never_starts(snapshot.job, snapshot.current)
         or released_nodes(snapshot.job, snapshot.current, now)
         or resize.fit_to_capacity(snapshot, now)
         or deadlines.startup
     )
-
-
-def _on_failure(cause: Cause, snapshot: Snapshot, now: datetime) -> Decision:
-    """Return the decision on the root cause of a failure."""
-    if snapshot.agent and (restart := without_agent(snapshot.job, cause)):
-        return restart
-    cause = replace(cause, reported_step=last_step_of(snapshot, cause.index))
-    return failure_policy.apply_failure_policy(cause, snapshot, now)

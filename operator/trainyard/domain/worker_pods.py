@@ -6,26 +6,21 @@ from datetime import datetime, timedelta
 from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.actions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
-from trainyard.domain.recovery import agent_reports
-from trainyard.domain.scaling.scale_up import scale_up
-from trainyard.domain.state.cluster_dns import dns_problem
-from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
-from trainyard.domain.state.snapshot import PodView, Snapshot
-from trainyard.domain.state.worker_state import has_stopped
-from trainyard.domain.stop.pod_removal import Removals, delete_pods
+from trainyard.domain.decisions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
+from trainyard.domain.scaling.resize import scale_up
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import PodView
+from trainyard.domain.stop import pod_removal
 from trainyard.domain.wording import counted
 
 LOST_NODE_TIMEOUT = timedelta(seconds=30)
 """A pod that still exists this long after its grace period is on a lost node. The next attempt does not wait for it."""
 
 
-def reconcile_pods(
-    snapshot: Snapshot, removed: Removals, deadlines: Sequence[float], now: datetime
-) -> Outcome | PodChanges:
+def reconcile_pods(snapshot: Snapshot, deadlines: Sequence[float], now: datetime) -> Outcome | PodChanges:
     """Return what an attempt that continues needs: create and delete pods, open the rendezvous.
 
-    `deadlines`: the seconds until each deadline of the job.
+    `deadlines`: the seconds until each deadline of the job and of its agents.
 
     1. Store the joining workers, before their pods are created. 2. Create the Service. 3. Delete the pods of earlier attempts.
     4. Wait for the backoff and for ranks of earlier attempts. 5. Create the workers that are missing. 6. Open the rendezvous
@@ -34,20 +29,19 @@ def reconcile_pods(
     status, joining = snapshot.job.status, scale_up(snapshot, now)
     if joining.changes:
         return Outcome(joining.changes, events=joining.events)
-    unused = [pod for pod in snapshot.old if not agent_reports.is_out_of_use(snapshot, pod, now)]
-    silent = agent_reports.waits(snapshot, now)
+    removed = pod_removal.removals(snapshot, now)
     start = status.internal.backoff.not_before
     backoff = [(start - now).total_seconds()] if start is not None and now < start else []
     # Pods that have ended keep their logs until the backoff is over.
-    stale = delete_pods([p for p in snapshot.old if not (backoff and p.ended)], Reason.STALE_ATTEMPT)
-    blocking = [pod for pod in unused if not _is_lost(pod, now)]
+    stale = pod_removal.delete_pods([p for p in snapshot.old if not (backoff and p.ended)], Reason.STALE_ATTEMPT)
+    blocking = [pod for pod in snapshot.old if not (pod.idle or _is_lost(pod, now))]
     actions, events = [*_create_service(snapshot), *stale, *removed.actions], list[Event]()
-    waits = [*deadlines, *joining.waits, *silent, *_lost_node_waits(blocking, now), *removed.waits, *backoff]
+    waits = [*deadlines, *joining.waits, *_lost_node_waits(blocking, now), *removed.waits, *backoff]
     opened = None
     if not _has_to_wait(status, blocking, backing_off=bool(backoff)):
         created = _create_workers(snapshot)
         events = [] if created else _created_event(snapshot)
-        if not backoff and all(map(has_stopped, blocking)):
+        if not backoff and all(pod.has_stopped for pod in blocking):
             opened = _open_rendezvous(snapshot)
         actions += [*created, *joining.actions]
     return PodChanges(actions, waits, events, opened, joining.message)
@@ -59,8 +53,8 @@ def _is_lost(pod: PodView, now: datetime) -> bool:
 
 def _create_service(snapshot: Snapshot) -> list[Action]:
     """Return the creation of the Service, where workers need it: no peer looks for the only worker of a group."""
-    spec, workers = snapshot.job.spec, snapshot.size.desired
-    needed = not snapshot.indivisible_because and (workers > 1 or uses_torchrun_rendezvous(spec))
+    job, workers = snapshot.job, snapshot.size.desired
+    needed = not snapshot.size.indivisible_because and (workers > 1 or job.uses_torchrun_rendezvous)
     return [CreateService()] if needed and not snapshot.has_service else []
 
 
@@ -79,7 +73,7 @@ def _has_to_wait(status: TrainingJobStatus, blocking: Sequence[PodView], *, back
 def _to_create(snapshot: Snapshot) -> bool:
     """Return whether the pods of the current attempt have yet to be created."""
     status = snapshot.job.status
-    return not snapshot.indivisible_because and status.internal.launched_attempt < status.attempt
+    return not snapshot.size.indivisible_because and status.internal.launched_attempt < status.attempt
 
 
 def _create_workers(snapshot: Snapshot) -> list[Action]:
@@ -96,7 +90,7 @@ def _created_event(snapshot: Snapshot) -> list[Event]:
     if not made or not _to_create(snapshot):
         return []
     note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
-    problem = dns_problem(snapshot.job.spec, snapshot.size.desired)
+    problem = snapshot.dns_problem
     warnings = [Event("Warning", Reason.CLUSTER_DNS_UNUSED, problem)] if problem else []
     return [Event("Normal", Reason.WORKERS_CREATED, note), *warnings]
 

@@ -8,7 +8,6 @@ from typing import Any
 from trainyard.api.constants import AGENT
 from trainyard.api.spec import Framework
 from trainyard.domain.recovery.agent_injection import SHELL
-from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks.launch_command import starts_ranks
 from trainyard.frameworks.worker_spec import Json, Worker, command_line
 
@@ -95,7 +94,7 @@ def starts_ranks_itself(worker: Worker, command: Sequence[str]) -> bool:
     """Return whether the command runs once, whatever the number of processes: it starts the ranks itself, or there are
     none. `trainyard-agent` in front of the command overrides this.
     """
-    return worker.spec.framework is Framework.NONE or starts_ranks(command, processes(worker.spec))
+    return worker.spec.framework is Framework.NONE or starts_ranks(command, worker.job.processes)
 
 
 def unused_input(worker: Worker) -> str:
@@ -103,7 +102,7 @@ def unused_input(worker: Worker) -> str:
     main: Json = worker.spec.template["spec"]["containers"][0]
     asked = [name for name in ("stdin", "tty") if main.get(name)]
     command = command_line(main)
-    count = processes(worker.spec)
+    count = worker.job.processes
     # An agent that the image brings itself has options that are not known here.
     if not asked or not worker.job.wants_agent or basename(command[0]) == AGENT:
         return ""

@@ -8,7 +8,6 @@ from typing import Any
 
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.domain.state.rank_layout import processes
 from trainyard.frameworks import torch
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -77,10 +76,10 @@ def common_variables(worker: Worker) -> list[Json]:
         "TRAINYARD_ATTEMPT": str(worker.attempt),
         "TRAINYARD_REPLICAS": str(worker.workers),
         "TRAINYARD_REPLICA_INDEX": str(worker.index),
-        "TRAINYARD_PROCESSES_PER_REPLICA": str(processes(worker.spec)),
+        "TRAINYARD_PROCESSES_PER_REPLICA": str(worker.job.processes),
     }
     if (before := worker.job.status.internal.previous_size) is not None:
-        variables["TRAINYARD_PREVIOUS_WORLD_SIZE"] = str(before * processes(worker.spec))
+        variables["TRAINYARD_PREVIOUS_WORLD_SIZE"] = str(before * worker.job.processes)
     if (parallelism := worker.spec.parallelism) is not None:
         # Not one of SETTINGS: it changes only while there are no pods.
         variables["TRAINYARD_PARALLELISM"] = parallelism.model_dump_json()

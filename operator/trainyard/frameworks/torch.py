@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
-from trainyard.domain.state.rank_layout import processes, uses_torchrun_rendezvous
 from trainyard.frameworks.launch_command import reads_node_rank
 from trainyard.frameworks.worker_spec import Json, Worker, command_line, cpus
 
@@ -28,7 +27,7 @@ user who sets one of them means both."""
 
 def identity_variables(worker: Worker) -> list[Json]:
     """Return the variables of the worker's rank and of the rendezvous."""
-    per_worker = processes(worker.spec)
+    per_worker = worker.job.processes
     master_port = rendezvous_port(worker)
     variables: dict[str, str] = {
         "MASTER_ADDR": worker.master,
@@ -51,9 +50,9 @@ def identity_variables(worker: Worker) -> list[Json]:
         # with names worker 0 always has rank 0: its log is the one to read, and its failure takes the store along.
         "PET_LOCAL_ADDR": worker.address,
         # The operator restarts the whole group, unless the job leaves restarts to torchrun.
-        "PET_MAX_RESTARTS": str(worker.spec.recovery.max_restarts) if uses_torchrun_rendezvous(worker.spec) else "0",
+        "PET_MAX_RESTARTS": str(worker.spec.recovery.max_restarts) if worker.job.uses_torchrun_rendezvous else "0",
     }
-    if per_worker == 1 and not uses_torchrun_rendezvous(worker.spec):
+    if per_worker == 1 and not worker.job.uses_torchrun_rendezvous:
         variables |= {
             "RANK": str(worker.index),
             "WORLD_SIZE": str(worker.workers),
@@ -69,7 +68,7 @@ def _workers(worker: Worker) -> str:
     elastic = worker.spec.elastic
     return (
         f"{elastic.lowest}:{elastic.highest}"
-        if elastic and uses_torchrun_rendezvous(worker.spec)
+        if elastic and worker.job.uses_torchrun_rendezvous
         else str(worker.workers)
     )
 
@@ -94,7 +93,7 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
     if FLIGHT_RECORDER_VARIABLES.isdisjoint(variable["name"] for variable in container.get("env") or ()):
         variables |= dict.fromkeys(sorted(FLIGHT_RECORDER_VARIABLES), "2000")
     if (threads := cpus(container) or cpus(worker.spec.template["spec"])) is not None:
-        variables["OMP_NUM_THREADS"] = str(max(1, threads // processes(worker.spec)))
+        variables["OMP_NUM_THREADS"] = str(max(1, threads // worker.job.processes))
     if worker.host_network:
         # A node has bridges and virtual interfaces without a route to its peers; NCCL could choose one of them.
         variables["NCCL_SOCKET_IFNAME"] = "^lo,docker,veth,cni,cali,flannel,kube,virbr"

@@ -7,7 +7,6 @@ from typing import Any
 from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
 from trainyard.domain.state.object_names import worker_host, worker_pod
 from trainyard.domain.state.quantity import quantity
-from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
 from trainyard.domain.state.snapshot import JobView
 
 Json = dict[str, Any]
@@ -53,7 +52,7 @@ class Worker:
 
     def _address_of(self, index: int) -> str:
         # A single worker has no Service and thus no DNS name, unless other workers may join it later.
-        alone = self.workers == 1 and not uses_torchrun_rendezvous(self.spec)
+        alone = self.workers == 1 and not self.job.uses_torchrun_rendezvous
         return "localhost" if alone else f"{worker_host(self.job.name, index)}.{self.job.name}"
 
     @property
@@ -62,7 +61,7 @@ class Worker:
         which the group was created.
         """
         group = self.job.status.internal.group
-        return group.created_in_attempt if group and uses_torchrun_rendezvous(self.spec) else self.attempt
+        return group.created_in_attempt if group and self.job.uses_torchrun_rendezvous else self.attempt
 
     @property
     def run_id(self) -> str:

@@ -17,12 +17,11 @@ from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.recovery import RESTART_CODE, SAVED_CODE
 from trainyard.coordinator import assignments
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
-from trainyard.domain.actions import CreateService, CreateWorker, DeletePod
+from trainyard.domain.decisions import CreateService, CreateWorker, DeletePod
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import AgentView, RankProgress, WorkerReport
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.snapshot import PodIssue, PodView
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import AgentView, PodIssue, PodView, RankProgress, WorkerReport
 
 GRACE = timedelta(seconds=30)
 KILLED = timedelta(seconds=5)

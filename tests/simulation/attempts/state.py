@@ -10,8 +10,8 @@ from tests.support.jobs import NOW, SUPERVISED, UID, spec
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.scaling.group_size import largest_allowed
-from trainyard.domain.state.agent_views import AgentView, WorkerReport
-from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
 ELASTIC = {"shrinkAfterSeconds": 20, "growAfterSeconds": 10}
 SIZES: tuple[Mapping[str, object], ...] = ({**ELASTIC, "maxReplicas": 4}, {**ELASTIC, "sizes": [1, 2, 4]})
@@ -113,5 +113,5 @@ class State:
         ]
         # Those that are to join have no ranks, and no place.
         running = [ranks for ranks in running if ranks is not None] if self.room < self.workers else running
-        size = largest_allowed(self.job.spec, min(self.workers, self.room)) or self.workers
+        size = largest_allowed(self.job, min(self.workers, self.room)) or self.workers
         return running == [self.status.attempt] * size and self.status.phase == "Running"

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from tests.support.jobs import NOW
 from trainyard.api.agent_protocol import AgentState
 from trainyard.coordinator.agent_registry import AgentRegistry
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.worker_views import AgentView
 
 REPORTED = AgentView(1, AgentState.RUNNING)
 

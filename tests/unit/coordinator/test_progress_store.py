@@ -13,8 +13,8 @@ from trainyard.coordinator.progress_store import (
 )
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity
-from trainyard.domain.state.agent_views import RankProgress
-from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodView, RankProgress
 
 
 class StoreOfOneJob:

@@ -15,7 +15,7 @@ from trainyard.api.agent_protocol import SYNC_PATH, AgentState, StopProgress
 from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous
 from trainyard.api.status import ConditionType as C, LastFailure
 from trainyard.coordinator import listener, server
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.worker_views import AgentView
 
 RUNNING = {"attempt": 1, "state": "running"}
 FAILED = {

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job, stored
-from trainyard.domain.actions import Plan
+from trainyard.domain.decisions import Plan
 from trainyard.domain.plan import plan
 
 RUNS = job(3, template=SUPERVISED).running().with_agents()

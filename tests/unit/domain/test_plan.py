@@ -9,7 +9,7 @@ from tests.support.jobs import NOW, Scene, ago, job, stored, worker
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJobStatus
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeletePod, Plan
+from trainyard.domain.decisions import Action, CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
 
 ALL_THREE = [CreateWorker(0, 1, 3), CreateWorker(1, 1, 3), CreateWorker(2, 1, 3)]

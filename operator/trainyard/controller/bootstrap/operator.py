@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from trainyard.controller.bootstrap.pod_lock import PodLock, acquire_pod_lock
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
 from trainyard.controller.kopf_adapter.watch_guard import guard
+from trainyard.controller.kopf_adapter.watch_scope import WatchScope, dispatch_to
 from trainyard.controller.metrics.collector import CacheMetrics, JobMetrics, register_clock_offset
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
@@ -27,7 +28,6 @@ from trainyard.controller.reconcile.pod_events import PodEvents
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.controller.reconcile.status_pace import StatusPace
-from trainyard.controller.reconcile.watch_scope import WatchScope
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.domain.state.accelerators import ACCELERATORS
 from trainyard.engine.leader import LeaderElector, NotLeadingError
@@ -228,14 +228,9 @@ class Operator:
     async def _run_kopf(self, stop: asyncio.Event, leaving: asyncio.Event) -> None:
         # kopf discovers resources once. An answered list shows that the CRD is installed.
         await self._wait_for_first_scope()
-        on_event_by_namespace = {scope.namespace: scope.job_informer.on_event for scope in self.scopes}
-
-        def dispatch(kind: str | None, raw: Mapping[str, Any]) -> None:
-            on_event_by_namespace[None if None in on_event_by_namespace else raw["metadata"]["namespace"]](kind, raw)
-
         await shell.run(
             self.session.endpoint,
-            dispatch,
+            dispatch_to(self.scopes),
             guard=guard(self.health.permissions, self._list_jobs),
             namespaces=self.settings.namespaces,
             instance=self.settings.instance,

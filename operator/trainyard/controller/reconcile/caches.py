@@ -8,8 +8,8 @@ from typing import Any
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
-from trainyard.domain.state.agent_views import WorkerReport
-from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import PodView, WorkerReport
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
 

@@ -15,7 +15,8 @@ from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.coordinator.tokens import KEYS_MEDIA_TYPES, PodIdentity, TokenVerifier
-from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodView
 from trainyard.engine.queue import WorkQueue
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.kube.session import Session

@@ -14,9 +14,19 @@ from trainyard.api.reasons import Reason
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
-from trainyard.domain.actions import Action, CreateService, CreateWorker, DeleteJob, DeletePod, Plan, RemovePod, StopPod
+from trainyard.domain.decisions import (
+    Action,
+    CreateService,
+    CreateWorker,
+    DeleteJob,
+    DeletePod,
+    Plan,
+    RemovePod,
+    StopPod,
+)
 from trainyard.domain.state.observe import owner_uid
-from trainyard.domain.state.snapshot import STOP_DEADLINE_SECONDS, JobView
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import STOP_DEADLINE_SECONDS
 from trainyard.domain.status.pod_rejections import Refusal
 from trainyard.domain.status.quota_messages import in_words_of_template
 from trainyard.engine.batch import Done, Failed, slow_start

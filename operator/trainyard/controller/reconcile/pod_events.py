@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainyard.domain.state.snapshot import PodIssue, PodView, Snapshot
-from trainyard.domain.state.worker_state import START_EVENTS, waits_silently
+from trainyard.domain.state.group_health import START_EVENTS, waits_silently
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import PodIssue, PodView
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import EVENTS
 from trainyard.kube.session import Session

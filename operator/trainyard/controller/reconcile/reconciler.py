@@ -23,11 +23,11 @@ from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, j
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.progress_store import ProgressStore
-from trainyard.domain.actions import CreateService, Event, Plan
-from trainyard.domain.conditions import SetTrue, apply_conditions
+from trainyard.domain.decisions import CreateService, Event, Plan, SetTrue
 from trainyard.domain.plan import plan
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.status.pod_rejections import refused
+from trainyard.domain.status.transitions import apply_conditions
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import unused_input
 from trainyard.frameworks.environment import user_set_identity

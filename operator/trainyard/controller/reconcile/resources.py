@@ -17,7 +17,8 @@ from trainyard.domain.progress.stragglers import confirmed
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, DeviceProcesses, accelerators
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.observe import job_view, owner, pod_view
-from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodView
 from trainyard.kube.events import ObjectReference
 from trainyard.kube.resource import Resource
 

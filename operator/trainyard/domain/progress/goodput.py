@@ -40,13 +40,13 @@ def step_reported_at(snapshot: Snapshot, now: datetime) -> datetime:
     return max((at for step, at in steps if step == last), default=now)
 
 
-def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Goodput | None:
+def reported(snapshot: Snapshot, seen: Progress | None, now: datetime) -> Goodput | None:
     """Return the goodput after a report: the stored one where no step is new, or the duration of a step is not known.
 
-    `seen`: the group's progress; `active`: for how long the job had been active when it was reported.
+    `seen`: the group's progress.
     """
     status = snapshot.job.status
-    before, at = status.goodput, active.total_seconds()
+    before, at = status.goodput, active_time(status, step_reported_at(snapshot, now)).total_seconds()
     if (
         seen is None
         or seen.step is None
@@ -72,26 +72,19 @@ def reported(snapshot: Snapshot, seen: Progress | None, active: timedelta) -> Go
     return after.evolve(furthest_step=furthest, attempt=status.attempt, step=seen.step)
 
 
-def at_end(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
-    """Return the goodput of a job that finishes or is suspended, after so much active time."""
+def at_end(status: TrainingJobStatus, now: datetime, *, restarts: bool = False) -> Goodput | None:
+    """Return the goodput when the current attempt is over. `restarts`: whether another one starts at once.
+
+    Then the time of an attempt without steps is lost. For any other, the first step of the next attempt shows how long it trained.
+    """
     before = status.goodput
-    if before is None:
-        return None
-    at, until = active.total_seconds(), before.accounted_seconds
+    if before is None or (restarts and before.attempt == status.attempt):
+        return before
+    at, until = active_time(status, now).total_seconds(), before.accounted_seconds
     # A step may have been reported within the second that `active` omits.
     at = until if at < until <= at + MAX_AHEAD_SECONDS else at
     passed = max(0.0, at - until)
     return _accounted(before, 0.0, passed, until=at, trained=before.attempt == status.attempt)
-
-
-def at_restart(status: TrainingJobStatus, active: timedelta) -> Goodput | None:
-    """Return the goodput when the current attempt is over and another one starts.
-
-    The time of an attempt without steps is lost. For any other, the first step of the next attempt shows how long it trained.
-    """
-    before = status.goodput
-    trained = before is not None and before.attempt == status.attempt
-    return before if trained else at_end(status, active)
 
 
 def _opened(snapshot: Snapshot, step: int, active: float) -> Goodput:

@@ -6,8 +6,8 @@ from statistics import fmean, median
 from typing import Final
 
 from trainyard.api.progress import Checkpointed, MeasuredProgress, Progress
-from trainyard.domain.state.agent_views import RankProgress
 from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import RankProgress
 
 _COMBINED_BY: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "samples_per_second": sum,

@@ -3,7 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import PodView
 
 MIN_RANKS = 3
 """The fewest ranks of which one can be singled out."""

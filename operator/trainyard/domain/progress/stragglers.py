@@ -12,8 +12,9 @@ from statistics import median
 from trainyard.api.progress import MAX_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.conditions import Clear, ConditionUpdate, SetTrue
-from trainyard.domain.state.snapshot import PodView, Snapshot
+from trainyard.domain.decisions import Clear, ConditionUpdate, SetTrue
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.wording import counted
 
 STRAGGLER_FACTOR, RECOVERED_FACTOR = 1.5, 1.25
@@ -83,8 +84,19 @@ def confirmed(status: TrainingJobStatus) -> Sequence[Straggler]:
     return [each for each in status.stragglers if each.confirmed]
 
 
-def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
-    """Return the condition Straggling; None where there is nothing to report, which is usual."""
+def straggling(snapshot: Snapshot, now: datetime) -> tuple[ConditionUpdate | None, list[float]]:
+    """Return the update of Straggling, if any, and the seconds until a rank has been slow for WINDOW.
+
+    Where steps are long, no report arrives before that.
+    """
+    ends = [
+        (each.since - now + WINDOW).total_seconds() for each in snapshot.job.status.stragglers if not each.confirmed
+    ]
+    return _condition(snapshot), [seconds for seconds in ends if seconds > 0]
+
+
+def _condition(snapshot: Snapshot) -> ConditionUpdate | None:
+    """Return the update of Straggling; None where a straggler is stored and too few ranks report their steps."""
     slow = confirmed(snapshot.job.status)
     if not slow:
         return Clear(C.STRAGGLING, Reason.NO_STRAGGLERS, "no rank is slower than the others")
@@ -101,9 +113,3 @@ def straggling_condition(snapshot: Snapshot) -> ConditionUpdate | None:
         Reason.STRAGGLERS_DETECTED,
         f"{several}{rank} takes {worst.step_seconds:g} s per step{alone}, {factor}",
     )
-
-
-def deadlines(status: TrainingJobStatus, now: datetime) -> list[float]:
-    """Return the seconds until a rank has been slow for WINDOW: where steps are long, no report arrives before that."""
-    ends = [(each.since - now + WINDOW).total_seconds() for each in status.stragglers if not each.confirmed]
-    return [seconds for seconds in ends if seconds > 0]

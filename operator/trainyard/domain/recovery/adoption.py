@@ -6,8 +6,8 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group
 from trainyard.domain.decisions import Adopt
 from trainyard.domain.recovery.restart_scope import made_of
-from trainyard.domain.state.snapshot import PodView, Snapshot
-from trainyard.domain.state.worker_state import has_stopped
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import PodView
 
 MAX_PLAUSIBLE_ATTEMPT = 1_000_000_000
 """The operator ignores pods and agents of later attempts: no job has so many, so that it did not create them."""
@@ -39,7 +39,7 @@ def _attempt_of_all_agents(snapshot: Snapshot) -> int:
     if newest <= stored:
         return 0
     pods = _newest_pods(snapshot, newest)
-    agents = [snapshot.agents.get(pod.uid) for pod in pods if not has_stopped(pod)]
+    agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.has_stopped]
     agreed = all(agent is not None and agent.attempt > stored for agent in agents)
     return newest if agreed and len(pods) == snapshot.size.desired else 0
 

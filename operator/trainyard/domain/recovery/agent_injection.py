@@ -7,8 +7,7 @@ from trainyard.api.constants import AGENT
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import NO_PYTHON_CODE, Agent
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.conditions import ConditionUpdate, SetFalse, SetTrue
-from trainyard.domain.decisions import Restart
+from trainyard.domain.decisions import ConditionUpdate, Restart, SetFalse, SetTrue
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.recovery.start_errors import START_REASONS
 from trainyard.domain.state.snapshot import JobView

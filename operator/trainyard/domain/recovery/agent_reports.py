@@ -4,18 +4,17 @@ A failure that an agent reports, and a worker whose node is unreachable, then lo
 So one search for the root cause is enough.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.actions import whole_seconds
-from trainyard.domain.recovery.root_cause import is_consequence, summary
+from trainyard.domain.decisions import whole_seconds
 from trainyard.domain.recovery.suspect_nodes import AGENT_SILENT
-from trainyard.domain.state.snapshot import PodIssue, PodView, Snapshot
+from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, has_stopped, state
+from trainyard.domain.state.worker_views import PodIssue, PodView, State
 
 VANISHED_AGENT_TIMEOUT = timedelta(seconds=8)
 """How long a node may be unreachable before its worker counts as lost, while other agents are connected. The kernel needs 6 to
@@ -34,24 +33,25 @@ AGENT_CONNECT_TIMEOUT = timedelta(seconds=6)
 connections, or the agent's container started. After that the agent counts as absent."""
 
 
-def merge_agent_reports(snapshot: Snapshot, now: datetime) -> Snapshot:
+@dataclass(frozen=True, slots=True)
+class MergedReports:
+    """The snapshot with the agents' reports in its pods, and what is still to be waited for."""
+
+    snapshot: Snapshot
+    undecided: timedelta | None = None
+    """How much longer agents may take to connect, or nodes to report an outcome: until then no root cause is known. None: it is."""
+    waits: Sequence[float] = ()
+    """The seconds until each timeout of an agent that is silent or not ready."""
+
+
+def merge_agent_reports(snapshot: Snapshot, now: datetime) -> MergedReports:
     """Return the snapshot with the agents' reports merged into its pods."""
     if snapshot.coordinator_up_since is None:
-        return snapshot
-    return replace(snapshot, pods=[_merge(snapshot, pod, now) for pod in snapshot.pods])
-
-
-def can_keep_pod(snapshot: Snapshot, pod: PodView) -> bool:
-    """Return whether the next attempt can start in this pod: its agent is reachable, or the pod is new and has yet to start."""
-    agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
-    if pod.disruption or pod.ended:
-        return False
-    if agent is None:
-        return (
-            pod.index in snapshot.new_workers and status.awaiting_rendezvous and pod.issue is None and pod.exit is None
-        )
-    there = not agent.vanished and agent.state is not AgentState.ENDED
-    return there and agent.attempt <= status.attempt and pod.running
+        return MergedReports(snapshot)
+    merged = replace(snapshot, pods=[_merge(snapshot, pod, now) for pod in snapshot.pods])
+    # Wait for missing agents: a lost-peer error may be caused by a silent or finished worker.
+    undecided = connect_time_left(merged, now) or _outcome_time_left(merged, now)
+    return MergedReports(merged, undecided, _timeouts(merged, now))
 
 
 def connect_time_left(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> timedelta | None:
@@ -76,7 +76,7 @@ def _expected_since(pod: PodView, coordinator_up_since: datetime, now: datetime)
     return max(coordinator_up_since, began) if began and began - now <= MAX_CLOCK_SKEW else coordinator_up_since
 
 
-def report_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
+def _outcome_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """Return how much longer to wait for the outcome of a worker whose agent has left: lost, or exited with code 0.
 
     None where no outcome is pending. Until then the root cause is not known.
@@ -89,7 +89,7 @@ def report_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     return min((wait for wait in waits if wait and wait > timedelta()), default=None)
 
 
-def waits(snapshot: Snapshot, now: datetime) -> list[float]:
+def _timeouts(snapshot: Snapshot, now: datetime) -> list[float]:
     """Return the seconds until each timeout of an agent that is silent or not ready."""
     waits = [left for pod in snapshot.pods if not pod.ended and (left := _silence_left(snapshot, pod, now))]
     waits += [left for pod in snapshot.current if (left := _connect_time_left(snapshot, pod, now))]
@@ -105,8 +105,8 @@ def is_lost(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
     return left is not None and left <= timedelta()
 
 
-def is_out_of_use(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
-    """Return whether no rank runs in a pod that is not used any more: it is lost, or its agent reported a container restart."""
+def _is_idle(snapshot: Snapshot, pod: PodView, now: datetime) -> bool:
+    """Return whether no rank runs in a pod of another attempt: it is lost, or its agent reported a container restart."""
     agent = snapshot.agents.get(pod.uid)
     return (agent is not None and agent.state is AgentState.RESTARTING) or is_lost(snapshot, pod, now)
 
@@ -139,7 +139,7 @@ def _first_contact_time_left(snapshot: Snapshot, pod: PodView, now: datetime) ->
     if not pod.running or connected_since is None or up_since is None or not snapshot.expects_agents:
         return None
     ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
-    lost = any(is_consequence(end) for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
+    lost = any(end.is_consequence for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
     return ABSENT_AGENT_TIMEOUT - (now - max(connected_since, _expected_since(pod, up_since, now))) if lost else None
 
 
@@ -154,7 +154,7 @@ def _exit_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelt
 def _merge(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     """Return the pod as the first rule that applies sees it."""
     if not snapshot.job.status.has(pod.index, pod.attempt):
-        return pod
+        return replace(pod, idle=True) if _is_idle(snapshot, pod, now) else pod
     return next((merged for rule in RULES if (merged := rule(snapshot, pod, now))), pod)
 
 
@@ -170,9 +170,9 @@ def _exited_before_attempt(snapshot: Snapshot, pod: PodView, now: datetime) -> P
     """A kept pod exited before its agent received the new attempt: it had finished, or exited with its old failure."""
     if not (snapshot.job.status.awaiting_rendezvous and _was_kept(snapshot, pod)):
         return None
-    if state(pod) not in {State.SUCCEEDED, State.FAILED}:
+    if pod.state not in {State.SUCCEEDED, State.FAILED}:
         return None
-    how = f": exit code {pod.exit.code}: {summary(pod.exit)}".removesuffix(": ") if pod.exit else ""
+    how = f": exit code {pod.exit.code}: {pod.exit.summary}".removesuffix(": ") if pod.exit else ""
     early = PodIssue("EndedBefore", f"it exited before this attempt started{how}")
     return replace(pod, exit=None, phase="Failed", disruption=early, disrupted_at=now)
 
@@ -187,7 +187,7 @@ def _never_connected(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView
 
 def _exited(snapshot: Snapshot, pod: PodView, _: datetime) -> PodView | None:
     """The exit that the node has reported, or else the one that the agent has."""
-    if has_stopped(pod):
+    if pod.has_stopped:
         return pod
     reported = _reported_exit(snapshot, pod)
     return replace(pod, exit=reported) if reported else None
@@ -210,7 +210,7 @@ def _restarts_too_slowly(snapshot: Snapshot, pod: PodView, now: datetime) -> Pod
     if not late or pod.index in snapshot.ready_workers:
         return None
     container = restarts_container(snapshot.job.status, pod)
-    if not container and (agent is None or state(pod) is not State.RUNNING):
+    if not container and (agent is None or pod.state is not State.RUNNING):
         return None
     what = "its container did not restart" if container else "its processes did not exit"
     return _not_ready(pod, f"{what} within {limit.total_seconds():.0f} seconds", now)

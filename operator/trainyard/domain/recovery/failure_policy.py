@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from trainyard.api.base import increment
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE, Action, RestartScope
 from trainyard.api.status import StatusChanges, TrainingJobStatus
 from trainyard.domain.decisions import Fail, Restart
+from trainyard.domain.progress.group_progress import last_step_of
 from trainyard.domain.progress.hang import culprit
+from trainyard.domain.recovery.agent_injection import without_agent
 from trainyard.domain.recovery.agent_reports import restarts_container
 from trainyard.domain.recovery.failure_rules import (
     Ruling,
@@ -22,8 +25,8 @@ from trainyard.domain.recovery.failure_rules import (
     memory_advice,
 )
 from trainyard.domain.recovery.repeated_failures import advice, proof
-from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further, increment
-from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart, torchrun_rendezvous
+from trainyard.domain.recovery.restart_budget import STABLE_RUN, CountedEnd, count_end, got_further
+from trainyard.domain.recovery.restart_scope import choose_restart_scope, describe_restart
 from trainyard.domain.recovery.root_cause import Cause, describe
 from trainyard.domain.recovery.start_errors import start_fix
 from trainyard.domain.recovery.stored_times import delay_after
@@ -61,7 +64,9 @@ def apply_failure_policy(cause: Cause, snapshot: Snapshot, now: datetime) -> Fai
 
     Only the root cause counts against the budget; failures that it caused in other workers do not.
     """
-    failure = _classify(_with_culprit(cause, snapshot), snapshot.job, now)
+    if snapshot.agent and (restart := without_agent(snapshot.job, cause)):
+        return restart
+    failure = _classify(_with_reports(cause, snapshot), snapshot.job, now)
     end = count_end(snapshot.job, failure.cause, now)
     for check in LIMITS:
         if limit := check(failure, end):
@@ -69,8 +74,12 @@ def apply_failure_policy(cause: Cause, snapshot: Snapshot, now: datetime) -> Fai
     return _restart(failure, end, snapshot, now)
 
 
-def _with_culprit(cause: Cause, snapshot: Snapshot) -> Cause:
-    """Return the cause of a hang with the rank that blocks the others, unless the agent that exited first has named it."""
+def _with_reports(cause: Cause, snapshot: Snapshot) -> Cause:
+    """Return the cause with the last step that its worker has reported.
+
+    A hang also has the rank that blocks the others, unless the agent that exited first has named it.
+    """
+    cause = replace(cause, reported_step=last_step_of(snapshot, cause.index))
     found = culprit(snapshot) if cause.hung else None
     named = cause.exit.rank if cause.exit else None
     return cause if found is None or found.rank == named else replace(cause, culprit=found)
@@ -204,7 +213,6 @@ def _restart(failure: Failure, end: CountedEnd, snapshot: Snapshot, now: datetim
         "backoff": backoff,
         "suspect_nodes": nodes,
         "group": chosen.group,
-        **torchrun_rendezvous(job, chosen.group),
     }
     if chosen.scope in {RestartScope.PROCESS, RestartScope.CONTAINER}:
         changes["launched_attempt"] = status.attempt + 1

@@ -10,8 +10,8 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.recovery.restart_budget import STABLE_RUN, got_further
 from trainyard.domain.recovery.root_cause import Cause
-from trainyard.domain.state.snapshot import PodView
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import PodView
 
 MAX_OUT_OF_MEMORY_FAILURES = 2
 """Consecutive failures without progress. A single one may be chance: one batch may be longer than all others."""

@@ -4,12 +4,9 @@ The API server admits such a change only while the job is suspended. The operato
 all writes came within one moment.
 """
 
-from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.conditions import Clear, Remove
-from trainyard.domain.decisions import Restart
-from trainyard.domain.recovery.restart_budget import reset_streaks
+from trainyard.domain.decisions import Clear, Remove, Restart
 from trainyard.domain.state.snapshot import Snapshot
 
 MESSAGE = "the job was suspended, changed and resumed: its pods have an earlier template"
@@ -22,11 +19,8 @@ def replace_outdated_group(snapshot: Snapshot) -> Restart | None:
     return Restart(
         Reason.TEMPLATE_CHANGED,
         MESSAGE,
-        changes={
-            "backoff": Backoff(),
-            "restart_budget": reset_streaks(snapshot.job.status),
-            "joining": None,
-        },
+        changes={"joining": None},
+        afresh=True,
         # The image may have changed: the agent may be able to run in it.
         conditions=[Remove(C.AGENT_INJECTED), Clear(C.RESIZING, Reason.TEMPLATE_CHANGED, MESSAGE)],
     )

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard.api.base import MAX_JSON_INTEGER
+from trainyard.api.base import increment
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import Recovery
 from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJobStatus
 from trainyard.domain.recovery.repeated_failures import count_repeat, kept_repeat
 from trainyard.domain.recovery.root_cause import Cause, describe_culprit
 from trainyard.domain.state.observe import MESSAGE_LIMIT
-from trainyard.domain.state.rank_layout import processes
-from trainyard.domain.state.snapshot import JobView, PodIssue
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodIssue
 
 STABLE_RUN = timedelta(seconds=60)
 """An attempt whose workers all ran for this long before a disruption made progress. After it, whatever ended it, the backoff is reset."""
@@ -72,16 +72,6 @@ def failures_at_step(status: TrainingJobStatus, cause: Cause) -> int:
     return (status.internal.restart_budget.at_same_step or 0) if same else 0
 
 
-def reset_streaks(status: TrainingJobStatus) -> RestartBudget:
-    """Return the restart budget of a job that was changed: consecutive failures are counted from zero."""
-    return status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None, repeated=None)
-
-
-def increment(count: int) -> int:
-    """Return the count plus one. A status that was edited by hand may already hold the maximum."""
-    return min(count + 1, MAX_JSON_INTEGER)
-
-
 def _with_progress(status: TrainingJobStatus, cause: Cause, now: datetime) -> RestartBudget:
     """Return the budget with the progress of this attempt."""
     budget, step = status.internal.restart_budget, cause.step
@@ -138,7 +128,7 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
     why = end or pod.disruption or pod.issue or PodIssue(cause.reason, "")
     message, at = why.message, pod
     rank = end.rank if end else None
-    if rank is None and processes(job.spec) == 1:
+    if rank is None and job.processes == 1:
         rank = pod.index
     if culprit := cause.culprit:
         at, rank = culprit.pod, culprit.rank

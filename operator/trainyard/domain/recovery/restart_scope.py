@@ -4,26 +4,24 @@ from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
 
-from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Rendezvous, Replacement
+from trainyard.api.agent_protocol import AgentState
+from trainyard.api.base import increment
+from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Replacement
 from trainyard.api.recovery import RestartScope
-from trainyard.api.spec import TrainingJobSpec
-from trainyard.api.status import Avoidance, StatusChanges, SuspectNode, TrainingJobStatus
+from trainyard.api.status import Avoidance, SuspectNode, TrainingJobStatus
 from trainyard.domain.decisions import ALL_WORKERS
-from trainyard.domain.recovery.agent_reports import can_keep_pod
-from trainyard.domain.recovery.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
 from trainyard.domain.recovery.repeated_failures import is_repeated
 from trainyard.domain.recovery.restart_budget import (
     ASSUMED_PROGRESS,
     STABLE_RUN,
     failures_at_step,
     got_further,
-    increment,
 )
 from trainyard.domain.recovery.root_cause import Cause
-from trainyard.domain.state.object_names import worker_host
-from trainyard.domain.state.rank_layout import uses_torchrun_rendezvous
-from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.fixed_values import has_fixed_values
+from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_ranges import consecutive
+from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.wording import counted
 
 MAX_ATTEMPTS_PER_SCOPE = 2
@@ -123,7 +121,7 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
     joined = not new or _can_be_joined(snapshot, new)
     group = (
         _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
-        if kept and can_keep_pods(job.spec) and joined
+        if kept and job.pods_fit_other_sizes and joined
         else None
     )
     if group is None:
@@ -135,10 +133,18 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
 
 
 def _can_keep(snapshot: Snapshot, pod: PodView) -> bool:
-    """Return whether the next attempt can start in this pod."""
-    if uses_torchrun_rendezvous(snapshot.job.spec):
-        return pod.running and not (pod.disruption or pod.ended)
-    return can_keep_pod(snapshot, pod)
+    """Return whether the next attempt can start in this pod: its agent is reachable, or the pod is new and has yet to start."""
+    if pod.disruption or pod.ended:
+        return False
+    if snapshot.job.uses_torchrun_rendezvous:
+        return pod.running
+    agent, status = snapshot.agents.get(pod.uid), snapshot.job.status
+    if agent is None:
+        # A new pod has yet to start.
+        starts = pod.index in snapshot.new_workers and status.awaiting_rendezvous
+        return starts and pod.issue is None and pod.exit is None
+    there = not agent.vanished and agent.state is not AgentState.ENDED
+    return there and agent.attempt <= status.attempt and pod.running
 
 
 def _disconnected(snapshot: Snapshot) -> set[int]:
@@ -160,28 +166,8 @@ def _restartable(snapshot: Snapshot, index: int) -> bool:
 
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
     """Return whether kept workers can start together with these new ones: through agents, or through torchrun at worker 0."""
-    by_itself = uses_torchrun_rendezvous(snapshot.job.spec) and 0 not in new
+    by_itself = snapshot.job.uses_torchrun_rendezvous and 0 not in new
     return by_itself or snapshot.expects_agents
-
-
-def can_keep_pods(spec: TrainingJobSpec) -> bool:
-    """Return whether a pod can belong to a group of another size than that for which it was created."""
-    return spec.recovery.min_restart_scope is not RestartScope.GROUP and not has_fixed_values(spec, ATTEMPT_OR_SIZE)
-
-
-def can_join(snapshot: Snapshot) -> bool:
-    """Return whether more workers could start an attempt together with the existing ones."""
-    status = snapshot.job.status
-    few = len(status.internal.group.replacements if status.internal.group else ()) < MAX_REPLACEMENTS
-    served = snapshot.coordinator_up_since is not None and snapshot.expects_agents
-    return can_keep_pods(snapshot.job.spec) and few and served
-
-
-def torchrun_rendezvous(job: JobView, group: Group | None) -> StatusChanges:
-    """Return the status change that opens the rendezvous at once where torchrun forms the group by itself; else nothing."""
-    if group is None or not uses_torchrun_rendezvous(job.spec):
-        return {}
-    return {"rendezvous": Rendezvous(attempt=job.status.attempt + 1, address=worker_host(job.name, 0))}
 
 
 def _progressed(status: TrainingJobStatus, cause: Cause, ran: timedelta) -> bool:

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import HANG_CODE, PEER_LOST_CODE, SAVED_CODE, SIGBUS_CODE
+from trainyard.api.recovery import HANG_CODE, SIGBUS_CODE
 from trainyard.domain.progress.hang import Culprit
-from trainyard.domain.state.snapshot import PodView
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, state
-from trainyard.domain.wording import headline, raised_at
-
-CONSEQUENCE_CODES = frozenset({SAVED_CODE, PEER_LOST_CODE})
-"""The exit codes of ranks that exited because of an event elsewhere."""
+from trainyard.domain.state.worker_views import PodView, State
+from trainyard.domain.wording import raised_at
 
 ROOT_CAUSE_WAIT = timedelta(seconds=3)
 """How long to wait for the root cause after a victim has exited: its node may report a moment later."""
@@ -87,11 +83,6 @@ def find_cause(pods: Sequence[PodView], created: Iterable[int]) -> Cause | None:
     return min(causes, key=lambda c: (c.victim, c.time, c.counted, c.index), default=None)
 
 
-def is_consequence(end: Exit) -> bool:
-    """Return whether the exit is a consequence of a lost peer, or of a request to stop."""
-    return end.code in CONSEQUENCE_CODES or end.peer_lost
-
-
 def root_cause_wait_left(cause: Cause, now: datetime) -> timedelta | None:
     """Return how much longer to wait until `cause` counts as the root cause; None: it does now."""
     # The time is by the node's clock. A clock that is minutes ahead must not delay the restart for minutes.
@@ -108,19 +99,14 @@ def describe(cause: Cause, attempt: int) -> str:
     subject = f"{subject} (pod {pod.name}{where})"
     if end := cause.failed_exit:
         if cause.culprit:
-            return f"{describe_culprit(cause.culprit)}; {subject} detected it first: {summary(end)}"
+            return f"{describe_culprit(cause.culprit)}; {subject} detected it first: {end.summary}"
         inside = f" in init container {end.init_container}" if end.init_container else ""
         how = f"failed with exit code {end.code} ({end.reason}){inside}"
-        text = f"{subject} {how}: {summary(end)}".removesuffix(": ")
+        text = f"{subject} {how}: {end.summary}".removesuffix(": ")
         return f"{text} (at {where})" if (where := _location(end)) else text
     why = pod.disruption or pod.issue
     verb = "was rejected by its node" if cause.reason is Reason.ADMISSION_REJECTED else "was disrupted"
     return f"{subject} {verb}: {why.reason}: {why.message}".removesuffix(": ") if why else f"{subject} {verb}"
-
-
-def summary(end: Exit) -> str:
-    """Return what happened as one line for people: the agent's data in a sentence, else the most telling line of the log."""
-    return end.headline or headline(end.message)
 
 
 def _location(end: Exit) -> str:
@@ -139,10 +125,10 @@ def describe_culprit(culprit: Culprit) -> str:
 
 
 def _cause_of(pod: PodView) -> Cause | None:
-    match state(pod):
+    match pod.state:
         case State.FAILED if pod.exit:
             # A worker that saved its work was requested to stop. The cause of that request is reported a moment later.
-            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, is_consequence(pod.exit))
+            return Cause(Reason.WORKER_FAILED, pod.index, pod, pod.exit.time, pod.exit.is_consequence)
         case State.DISRUPTED if pod.disruption:
             return Cause(Reason.WORKER_DISRUPTED, pod.index, pod, pod.disrupted_at or UNKNOWN_TIME)
         case State.DISRUPTED:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from trainyard.api.reasons import Reason
 from trainyard.domain.decisions import Fail
-from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import PodView
 
 START_REASONS = frozenset({"StartError", "ContainerCannotRun"})
 """The reasons of a node for a container whose first program could not be started."""

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from trainyard.api.base import increment
 from trainyard.api.internal_status import MAX_REASON_LENGTH
 from trainyard.api.reasons import Reason
 from trainyard.api.status import MAX_SUSPECT_NODES, Avoidance, SuspectNode
 from trainyard.domain.decisions import Restart
-from trainyard.domain.recovery.restart_budget import increment
 from trainyard.domain.recovery.root_cause import Cause
-from trainyard.domain.state.snapshot import JobView, PodView
+from trainyard.domain.state.snapshot import JobView
+from trainyard.domain.state.worker_views import PodView
 
 SUSPECT_NODE_TTL = timedelta(hours=24)
 FAILURES_BEFORE_AVOIDANCE = 2

@@ -8,15 +8,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from math import gcd, lcm
 
-from trainyard.api.spec import TrainingJobSpec
-from trainyard.domain.state.rank_layout import GroupSize, indivisible, processes
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodView, Snapshot
-from trainyard.domain.state.worker_state import has_stopped
+from trainyard.api.spec import RANKS_FIT, TrainingJobSpec
+from trainyard.domain.state.snapshot import GroupSize, JobView, Snapshot
+from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodView
 from trainyard.domain.wording import counted
 
 
 def decide_size(snapshot: Snapshot, now: datetime) -> GroupSize:
-    """Return the group's size for this reconcile: it keeps its workers until the joining ones are ready, or one of them has failed.
+    """Return the group's size for this reconcile."""
+    size = _gated_size(snapshot, now)
+    return replace(size, indivisible_because=indivisible(snapshot.job, size.desired))
+
+
+def _gated_size(snapshot: Snapshot, now: datetime) -> GroupSize:
+    """Return the size of a group that keeps its workers until the joining ones are ready, or one of them has failed.
 
     Where new workers cannot join the existing pods, nothing is gated: all pods are created again.
     """
@@ -47,7 +52,7 @@ def target_size(snapshot: Snapshot, now: datetime) -> int:
         return allowed
     # Where fewer workers were requested first, the rest is requested when the group has scaled up.
     limit = min(joining.target_size, allowed)
-    fewer = largest_allowed(snapshot.job.spec, limit) if joining.requested_size == allowed else None
+    fewer = largest_allowed(snapshot.job, limit) if joining.requested_size == allowed else None
     requested = fewer if fewer and fewer > joining.current_size else allowed
     if (
         joining.ready_since is None
@@ -67,13 +72,13 @@ def allowed_size(snapshot: Snapshot) -> GroupSize:
     An elastic group gets the next smaller allowed size, or the smallest of all. Any other group keeps the size for which
     it was created, and is recovered at it; where there is none yet, no worker is created.
     """
-    spec, size = snapshot.job.spec, snapshot.size
-    allowed = largest_allowed(spec, size.requested)
-    why, unstartable = indivisible(spec, size.requested), indivisible(spec, size.current)
+    job, size = snapshot.job, snapshot.size
+    allowed = largest_allowed(job, size.requested)
+    why, unstartable = indivisible(job, size.requested), indivisible(job, size.current)
     if allowed is None and not unstartable:
-        allowed = _smallest_allowed(spec)
+        allowed = _smallest_allowed(job)
     if allowed is not None:
-        return size if allowed == size.requested else _limited(spec, size, allowed)
+        return size if allowed == size.requested else _limited(job.spec, size, allowed)
     if not why:
         return size
     group = f"until then the group keeps its {counted(size.current, 'worker')}"
@@ -81,15 +86,16 @@ def allowed_size(snapshot: Snapshot) -> GroupSize:
     return replace(keep(size, size.current), allowed=size.current, invalid_because=f"{why}; {then}")
 
 
-def largest_allowed(spec: TrainingJobSpec, workers: int) -> int | None:
+def largest_allowed(job: JobView, workers: int) -> int | None:
     """Return the largest allowed size of an elastic group with at most so many workers; None where there is none.
 
     A copy of the model is never split.
     """
+    spec = job.spec
     if spec.elastic is None:
         return None
     whole = spec.parallelism.ranks if spec.parallelism else 1
-    unit = whole // gcd(whole, processes(spec))
+    unit = whole // gcd(whole, job.processes)
     if spec.elastic.sizes:
         return max((n for n in spec.elastic.sizes if n <= workers and n % unit == 0), default=None)
     unit = lcm(unit, spec.elastic.multiple_of)
@@ -97,13 +103,25 @@ def largest_allowed(spec: TrainingJobSpec, workers: int) -> int | None:
     return size if size >= spec.elastic.lowest else None
 
 
-def _smallest_allowed(spec: TrainingJobSpec) -> int | None:
+def indivisible(job: JobView, workers: int) -> str:
+    """Return why the ranks of so many workers cannot be divided into whole copies of the model; empty where they can.
+
+    The API server rejects numbers that do not fit, but it cannot count the accelerators behind `processesPerReplica: auto`.
+    """
+    split, each = job.spec.parallelism, job.processes
+    if split is None or workers * each % split.ranks == 0:
+        return ""
+    one_copy = f"{split.tensor} x {split.pipeline} x {split.context} is {split.ranks}"
+    return f"{RANKS_FIT}: {workers} x {each} is {workers * each}, and {one_copy}"
+
+
+def _smallest_allowed(job: JobView) -> int | None:
     """Return the smallest allowed size of an elastic group; None where there is none."""
-    bounds = spec.elastic
+    bounds = job.spec.elastic
     if bounds is None:
         return None
     sizes = bounds.sizes or range(bounds.lowest, bounds.highest + 1)
-    return next((size for size in sizes if largest_allowed(spec, size) == size), None)
+    return next((size for size in sizes if largest_allowed(job, size) == size), None)
 
 
 def keep(size: GroupSize, workers: int) -> GroupSize:
@@ -113,8 +131,8 @@ def keep(size: GroupSize, workers: int) -> GroupSize:
 
 def _why_outside_limits(snapshot: Snapshot) -> str:
     """Return that a group which waits to scale up has a size that `elastic` excludes since it was changed; empty otherwise."""
-    spec, size = snapshot.job.spec, snapshot.size.current
-    if spec.elastic is None or largest_allowed(spec, size) == size:
+    job, size = snapshot.job, snapshot.size.current
+    if job.spec.elastic is None or largest_allowed(job, size) == size:
         return ""
     return f"the group has {counted(size, 'worker')}, which elastic does not allow: it keeps them until it can scale up"
 
@@ -143,7 +161,7 @@ def largest_scheduled_size(snapshot: Snapshot, joining: Sequence[PodView], most:
     on_demand = sum(index < reserved for index in scheduled)
     # The other workers may have spot nodes, which the first ones must not use. They give these up only where nothing else is possible.
     for capacity in (on_demand if on_demand < reserved else len(scheduled), len(scheduled)):
-        size = largest_allowed(snapshot.job.spec, min(capacity, most))
+        size = largest_allowed(snapshot.job, min(capacity, most))
         if size is not None and size > above:
             return size
     return None
@@ -204,7 +222,7 @@ def _joining_settled(snapshot: Snapshot, indexes: range) -> bool:
 
 def has_failed(pod: PodView) -> bool:
     """Return whether the worker cannot join any more. A deleted pod is created again; a sidecar may outlive the main container."""
-    return pod.deletion_time is None and has_stopped(pod)
+    return pod.deletion_time is None and pod.has_stopped
 
 
 def join_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta:

@@ -21,8 +21,9 @@ from trainyard.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, count_processes
 from trainyard.domain.state.object_names import parse_worker_pod
-from trainyard.domain.state.snapshot import STOP_DEADLINE_SECONDS, UNSCHEDULABLE, JobView, PodIssue, PodView
+from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.termination import Exit, Kind, headline, read
+from trainyard.domain.state.worker_views import STOP_DEADLINE_SECONDS, UNSCHEDULABLE, PodIssue, PodView
 
 Json = Mapping[str, Any]
 

@@ -8,90 +8,16 @@ from posixpath import basename
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
+from trainyard.api.internal_status import MAX_REPLACEMENTS
 from trainyard.api.reasons import Reason
-from trainyard.api.recovery import Agent
-from trainyard.api.spec import TrainingJobSpec
+from trainyard.api.recovery import Agent, RestartScope
+from trainyard.api.spec import Framework, TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
-from trainyard.domain.state.accelerators import ProcessCount
-from trainyard.domain.state.agent_views import AgentView, WorkerReport
-from trainyard.domain.state.rank_layout import GroupSize, indivisible
+from trainyard.domain.state.accelerators import ProcessCount, count_processes
+from trainyard.domain.state.cluster_dns import dns_problem
+from trainyard.domain.state.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
 from trainyard.domain.state.template_hash import template_hash
-from trainyard.domain.state.termination import Exit
-
-STOP_DEADLINE_SECONDS = 1
-"""The `activeDeadlineSeconds` that stops a pod: its node then terminates the containers with their grace period, and keeps the pod."""
-UNSCHEDULABLE = "Unschedulable"
-"""The reason of the condition PodScheduled where the scheduler has found no node for the pod."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodIssue:
-    """Why a pod waits or is disrupted, as the scheduler, the node or the API server reports it."""
-
-    reason: str
-    message: str
-    subject: str = ""
-    """The container that it is about, with its image."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodView:
-    """A worker's pod."""
-
-    uid: str
-    namespace: str
-    name: str
-    resource_version: int
-    job_uid: str
-    attempt: int
-    index: int
-    workers: int
-    """The size of the group for which it was created; 0 where its annotation was removed by hand."""
-    phase: str
-    """Pending, Running, Succeeded, Failed or Unknown."""
-    node: str | None = None
-    ip: str = ""
-    """Its address, once it has one."""
-    scheduled: bool = False
-    ready: bool = False
-    running: bool = False
-    """Whether the main container runs."""
-    running_since: datetime | None = None
-    """By its node's clock."""
-    ended: bool = False
-    """Whether all its containers have exited. The node reports that a moment before it changes the phase."""
-    exit: Exit | None = None
-    """The exit of the main container, or of the init container that kept it from starting."""
-    conditions: frozenset[str] = frozenset()
-    """The types of the conditions that are True, without those that every pod has."""
-    issue: PodIssue | None = None
-    """Why it is not scheduled, or its containers do not start."""
-    disruption: PodIssue | None = None
-    """What has removed the pod, or has requested that: a deletion, an eviction, a preemption, a lost node."""
-    disrupted_at: datetime | None = None
-    """When that was; None where it is not known."""
-    deletion_time: datetime | None = None
-    """When its grace period ends or ended; set as soon as its deletion was requested."""
-    stop_requested: bool = False
-    """Whether its node was asked to stop its containers and to keep the pod."""
-    clock_behind: bool = False
-    """Whether its node's clock is behind that of the control plane, as far as the pod shows it."""
-    removed: bool = False
-    """Whether its deletion waits for a finalizer alone, and no longer for its node."""
-    restartable: bool = False
-    """Whether its node restarts the main container where the agent exits for that."""
-    generation: int = 0
-    """The generation of the job from which it was created; 0 where it is not known."""
-    template_hash: str = ""
-    """The hash of the template from which it was created; empty in a pod of an earlier release."""
-    node_lost_at: datetime | None = None
-    """When the control plane gave it up because its node is not ready; None where the node has reported it since."""
-    init_container: str = ""
-    """The init container that runs now, for which the others wait; empty where none does."""
-    init_since: datetime | None = None
-    """Since when that runs, by its node's clock."""
-    gone: bool = False
-    """Whether the pod does not exist any more: it stands for a worker whose success is stored."""
+from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
 
 @dataclass(frozen=True)
@@ -113,6 +39,24 @@ class JobView:
     def command(self) -> Sequence[str]:
         """The command of the workers' main container; empty where its image has it."""
         return self.spec.template["spec"]["containers"][0].get("command") or ()
+
+    @cached_property
+    def processes(self) -> int:
+        """The training processes of a worker: the number in the spec, else the accelerators of its pod, else 1."""
+        number = self.spec.processes_per_replica
+        return number if isinstance(number, int) else count_processes(self.spec).processes
+
+    @property
+    def uses_torchrun_rendezvous(self) -> bool:
+        """Whether torchrun forms a new group by itself when workers join or exit: an elastic job without the agent."""
+        by_torchrun = self.spec.framework is Framework.TORCH and self.spec.recovery.agent is Agent.NONE
+        return by_torchrun and self.spec.elastic is not None
+
+    @cached_property
+    def pods_fit_other_sizes(self) -> bool:
+        """Whether a pod can belong to a group of another size than that for which it was created."""
+        keeps_pods = self.spec.recovery.min_restart_scope is not RestartScope.GROUP
+        return keeps_pods and not has_fixed_values(self.spec, ATTEMPT_OR_SIZE)
 
     @cached_property
     def template_hash(self) -> str:
@@ -137,6 +81,46 @@ class JobView:
         return self.spec.recovery.agent is Agent.AUTO and bool(self.command) and not self.rejects_agent
 
 
+@dataclass(frozen=True, slots=True)
+class GroupSize:
+    """The size of a job's group at one moment, in workers. `plan` computes it once."""
+
+    requested: int
+    """`spec.replicas`."""
+    allowed: int
+    """The size that the job may have and that is nearest to `requested`: elastic and parallelism exclude others."""
+    current: int
+    """The size for which the current attempt was created."""
+    desired: int
+    """The size that the group must have now. Where `current` is another one, the group is resized."""
+    target: int
+    """The size once the joining workers are ready. It equals `current` while no worker may join yet."""
+    created_for: tuple[int, ...] = ()
+    """The sizes for which the current attempt, or each of its pods, was created; 0: its annotation was removed by hand."""
+    limited_because: str = ""
+    """Why the group has an allowed size in place of the requested one; empty where it has the requested one."""
+    invalid_because: str = ""
+    """Why the requested size cannot be followed at all; empty where it can."""
+    indivisible_because: str = ""
+    """Why the ranks of the desired workers cannot be divided into whole copies of the model; empty where they can."""
+
+    @classmethod
+    def following(cls, requested: int, created_for: tuple[int, ...] = ()) -> "GroupSize":
+        """Return the size of a group that gets all workers that are requested, at once."""
+        current = next(filter(None, created_for), requested)
+        return cls(requested, requested, current, desired=requested, target=requested, created_for=created_for)
+
+    @property
+    def scale_up_pending(self) -> bool:
+        """Whether the group keeps its size until more workers are ready to join."""
+        return self.desired == self.current < self.allowed
+
+    @property
+    def resized_from(self) -> int | None:
+        """The size from which the group has to be resized to `desired`; None where it has that size."""
+        return next((size for size in self.created_for if size not in {0, self.desired}), None)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """All input of a decision on a job. Without slots, so that properties are computed once."""
@@ -154,8 +138,6 @@ class Snapshot:
     """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
-    joinable: bool = False
-    """Whether more workers could start an attempt together with the existing ones, as `plan` has found."""
 
     @cached_property
     def current(self) -> tuple[PodView, ...]:
@@ -187,6 +169,19 @@ class Snapshot:
         """Whether a new worker has an agent: one that the operator injects, or its image's own."""
         own = bool(self.job.command) and basename(str(self.job.command[0])) == AGENT
         return own or (self.agent and self.job.wants_agent)
+
+    @cached_property
+    def joinable(self) -> bool:
+        """Whether more workers could start an attempt together with the existing ones."""
+        group = self.job.status.internal.group
+        few = group is None or len(group.replacements) < MAX_REPLACEMENTS
+        served = self.coordinator_up_since is not None and self.expects_agents
+        return self.job.pods_fit_other_sizes and few and served
+
+    @cached_property
+    def dns_problem(self) -> str:
+        """Why the desired workers cannot find each other by name; empty where they can."""
+        return dns_problem(self.job.spec, self.size.desired)
 
     @cached_property
     def ready_workers(self) -> frozenset[int]:
@@ -228,11 +223,6 @@ class Snapshot:
         generation = self.job.generation
         hashes = {p.template_hash for p in (*self.current, *self.joining) if p.generation < generation} - {""}
         return bool(hashes) and hashes != {self.job.template_hash}
-
-    @cached_property
-    def indivisible_because(self) -> str:
-        """Why the ranks of the desired workers cannot be divided into whole copies of the model; empty where they can."""
-        return indivisible(self.job.spec, self.size.desired)
 
     @cached_property
     def old(self) -> tuple[PodView, ...]:

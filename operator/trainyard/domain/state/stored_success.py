@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from trainyard.api.internal_status import Succeeded, WorkerRange
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_ranges import consecutive
-from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_views import PodView, State
 
 
 def remember_success(snapshot: Snapshot) -> Snapshot:
@@ -18,7 +18,7 @@ def remember_success(snapshot: Snapshot) -> Snapshot:
     job, stored = snapshot.job, snapshot.job.status.succeeded_workers
     # Before the rendezvous, a kept pod may have ended in the previous attempt.
     seen = () if job.status.awaiting_rendezvous else snapshot.current
-    succeeded = stored | {pod.index for pod in seen if state(pod) is State.SUCCEEDED}
+    succeeded = stored | {pod.index for pod in seen if pod.state is State.SUCCEEDED}
     if not succeeded:
         return snapshot
     if succeeded != stored:

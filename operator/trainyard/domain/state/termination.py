@@ -18,6 +18,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from trainyard.api.base import MAX_JSON_INTEGER
+from trainyard.api.recovery import PEER_LOST_CODE, SAVED_CODE
+from trainyard.domain import wording
 from trainyard.domain.wording import counted
 
 START = '{"trainyard":'
@@ -25,6 +27,8 @@ LINE_BYTES = 1024
 OOM_CAUSE_SECONDS = 30
 """A rank that exits within this time after the kernel killed a process for lack of memory usually does so because of
 that. For example, a data loader has lost a worker."""
+CONSEQUENCE_CODES = frozenset({SAVED_CODE, PEER_LOST_CODE})
+"""The exit codes of ranks that exited because of an event elsewhere."""
 HIGHEST_RANK = 999_999_999
 HEADLINE_CHARACTERS = 512
 MIB = 1 << 20
@@ -134,6 +138,16 @@ class Exit:
     """Whether the rank exited because it lost another rank."""
     hardware_error: str = ""
     """The words of its output that point to broken hardware."""
+
+    @property
+    def is_consequence(self) -> bool:
+        """Whether it is a consequence of a lost peer, or of a request to stop."""
+        return self.code in CONSEQUENCE_CODES or self.peer_lost
+
+    @property
+    def summary(self) -> str:
+        """What happened as one line for people: the agent's data in a sentence, else the most telling line of the log."""
+        return self.headline or wording.headline(self.message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ from datetime import datetime
 
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.actions import Event, Plan
-from trainyard.domain.conditions import SetFalse, SetTrue, apply_conditions
-from trainyard.domain.decisions import Fail
+from trainyard.domain.decisions import Event, Fail, Plan, SetFalse, SetTrue
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.status import transitions
+from trainyard.domain.status.transitions import apply_conditions
 from trainyard.domain.wording import same_obstacle
 
 RETRY_AFTER = 15.0

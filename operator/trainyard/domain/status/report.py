@@ -7,16 +7,14 @@ from typing import Any
 
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
-from trainyard.domain.actions import Event, Outcome, PodChanges, soonest
-from trainyard.domain.conditions import Clear, ConditionUpdate, SetFalse, SetTrue
+from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, PodChanges, SetFalse, SetTrue, soonest
 from trainyard.domain.progress import stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
-from trainyard.domain.state.cluster_dns import dns_problem
+from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.object_names import selector
-from trainyard.domain.state.snapshot import JobView, PodView, Snapshot
-from trainyard.domain.state.worker_state import Health, State, has_stopped, health, state
-from trainyard.domain.status.slow_init import slow_init_waits
+from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.state.worker_views import PodView, State
 from trainyard.domain.wording import counted, same_obstacle, without_last_clause
 
 LISTED = 16
@@ -29,7 +27,7 @@ HELD_UP = frozenset(
 def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     """Return the outcome of these changes of pods, with the observed pods in the status."""
     job, status, current = snapshot.job, snapshot.job.status, snapshot.current
-    well = sum(p.ready or state(p) is State.SUCCEEDED for p in current)
+    well = sum(p.ready or p.state is State.SUCCEEDED for p in current)
     changes: StatusChanges = {
         "observed_generation": job.generation,
         "replicas": sum(not pod.gone for pod in snapshot.pods),
@@ -41,7 +39,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     if status.finished or status.suspended:
         return Outcome(changes, _at_rest(status), pods.actions, pods.events, soonest(pods.waits))
     observed = health(current, snapshot.size.desired)
-    straggling, waits = stragglers.straggling_condition(snapshot), stragglers.deadlines(status, now)
+    straggling, waits = stragglers.straggling(snapshot, now)
     injected = agent_conditions(job, brought=snapshot.agent)
     uncertain = _accelerators_uncertain(job)
     seen = _explained(observed, snapshot, opened=pods.rendezvous is not None, now=now)
@@ -70,9 +68,8 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_held_up(status, running, seen),
         *_new_warnings(status, [uncertain]),
     ]
-    return Outcome(
-        changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *slow_init_waits(snapshot, now)])
-    )
+    waits += [(p.slow_init_at - now).total_seconds() for p in current if p.slow_init_at and p.slow_init_at > now]
+    return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits]))
 
 
 def _accelerators_uncertain(job: JobView) -> ConditionUpdate:
@@ -168,14 +165,14 @@ def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime)
     """Return the state of the group with what else it waits for. `opened`: this reconcile opens the rendezvous."""
     if seen.running and snapshot.job.status.awaiting_rendezvous and not opened:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
-    if snapshot.indivisible_because:
+    if snapshot.size.indivisible_because:
         return replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.size.invalid_because)
     if not snapshot.current and snapshot.old:
         return replace(
             seen, message=f"waiting for {counted(len(snapshot.old), 'pod')} of earlier attempts to terminate"
         )
-    if problem := dns_problem(snapshot.job.spec, snapshot.size.desired):
-        return replace(seen, message=f"{seen.message}; {problem}")
+    if snapshot.dns_problem:
+        return replace(seen, message=f"{seen.message}; {snapshot.dns_problem}")
     return seen
 
 
@@ -231,7 +228,7 @@ def _sized(snapshot: Snapshot, resizing: str) -> list[ConditionUpdate]:
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """Return the message of a group that waits for its rendezvous: ready workers, backoff, pods that have yet to end."""
     count, desired = len(snapshot.ready_workers), snapshot.size.desired
-    left = [pod.name for pod in snapshot.old if not has_stopped(pod)]
+    left = [pod.name for pod in snapshot.old if not pod.has_stopped]
     until = f"; waiting for pod {left[0]} of an earlier attempt to terminate" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before
     at = f"; backoff until {begin:%H:%M:%S} UTC" if begin and now < begin else ""
@@ -251,7 +248,7 @@ def _unwell(pods: tuple[PodView, ...]) -> list[WorkerStatus]:
 
 
 def _unwell_worker(pod: PodView) -> WorkerStatus | None:
-    seen = state(pod)
+    seen = pod.state
     why = pod.issue or pod.disruption
     if seen is State.FAILED and pod.exit:
         return WorkerStatus(

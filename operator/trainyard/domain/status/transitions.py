@@ -3,26 +3,45 @@
 A transition holds no actions; the next reconcile acts on the stored status (see `Plan`).
 """
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import assert_never
 
 from trainyard.api.internal_status import Backoff, Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
-from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
-from trainyard.domain.actions import Event, Outcome, Plan
-from trainyard.domain.conditions import Clear, ConditionUpdate, Remove, SetFalse, SetTrue, apply_conditions
-from trainyard.domain.decisions import Adopt, Complete, Decision, Fail, Restart, Resume, Suspend
+from trainyard.api.status import Condition, ConditionType as C, Phase, StatusChanges, TrainingJobStatus
+from trainyard.domain.decisions import (
+    Adopt,
+    Clear,
+    Complete,
+    ConditionUpdate,
+    Decision,
+    Event,
+    Fail,
+    Outcome,
+    Plan,
+    Remove,
+    Restart,
+    Resume,
+    SetFalse,
+    SetTrue,
+    Suspend,
+)
 from trainyard.domain.progress import goodput
-from trainyard.domain.recovery.restart_budget import reset_streaks
 from trainyard.domain.recovery.suspect_nodes import remembered
 from trainyard.domain.scaling.group_size import largest_allowed
+from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.snapshot import JobView, Snapshot
 
 EXPECTED = frozenset(
     {Reason.RESIZED, Reason.NODES_RELEASED, Reason.TEMPLATE_CHANGED, Reason.NO_PYTHON, Reason.AGENT_DISABLED}
 )
 """The reasons of restarts that the user, the agent or the end of an avoidance has caused: nothing has gone wrong."""
+
+ORDER: dict[str, int] = {kind: position for position, kind in enumerate(C)}
+MAX_MESSAGE_LENGTH = 32768
+"""The limit of the CRD, in characters. The API server's rejection of a large template can be longer."""
 
 
 def store(job: JobView, outcome: Outcome, now: datetime) -> Plan:
@@ -45,9 +64,15 @@ def start(job: JobView, now: datetime) -> StatusChanges:
     }
 
 
-def apply(decision: Decision, snapshot: Snapshot, now: datetime) -> Outcome:
-    """Return the outcome that stores the decision."""
+def conclude(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) -> Plan:
+    """Return the plan that stores the decision."""
+    return store(snapshot.job, _outcome(decision, snapshot, now), now)
+
+
+def _outcome(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) -> Outcome:
     match decision:
+        case Outcome():
+            return decision
         case Adopt():
             return adopt(snapshot.job, decision)
         case Complete():
@@ -83,8 +108,7 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         "phase": Phase.SUSPENDED,
         **_inactive(status, now),
         # The template may be changed before the job resumes: earlier failures do not predict those of the next attempt.
-        "backoff": Backoff(),
-        "restart_budget": reset_streaks(status),
+        **_without_streaks(status),
     }
     if snapshot.current or status.internal.launched_attempt == status.attempt:
         changes |= _next_attempt(status, snapshot.size.current, now)
@@ -125,7 +149,7 @@ def complete(job: JobView, workers: int, now: datetime) -> Outcome:
 def fail(job: JobView, decision: Fail, now: datetime) -> Outcome:
     """Return the transition of a job that has failed permanently."""
     event = Event("Warning", decision.reason, decision.message)
-    workers = largest_allowed(job.spec, job.spec.replicas) or job.spec.replicas
+    workers = largest_allowed(job, job.spec.replicas) or job.spec.replicas
     changes: StatusChanges = {
         **_finish(job, now),
         "phase": Phase.FAILED,
@@ -146,12 +170,16 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
         "observed_generation": job.generation,
         **_next_attempt(status, snapshot.size.current, now),
         "suspect_nodes": remembered(job, now),
-        "goodput": goodput.at_restart(status, goodput.active_time(status, now)),
+        "goodput": goodput.at_end(status, now, restarts=True),
+        **(_without_streaks(status) if decision.afresh else {}),
         **decision.changes,
         "phase": Phase.RESTARTING,
         "restart_count": restarts.failures + restarts.disruptions,
         "workers": [],
     }
+    if job.uses_torchrun_rendezvous and changes["group"] is not None:
+        # torchrun forms the group by itself: the rendezvous is open at once.
+        changes["rendezvous"] = Rendezvous(attempt=status.attempt + 1, address=worker_host(job.name, 0))
     conditions = [
         SetTrue(C.RESTARTING, reason, message),
         SetFalse(C.RUNNING, reason, message),
@@ -175,6 +203,12 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
     }
 
 
+def _without_streaks(status: TrainingJobStatus) -> StatusChanges:
+    """Return the changes of a job that was changed: no backoff, and consecutive failures are counted from zero."""
+    budget = status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None, repeated=None)
+    return {"backoff": Backoff(), "restart_budget": budget}
+
+
 def _finish(job: JobView, now: datetime) -> StatusChanges:
     """Return the changes of a job that finishes."""
     return {"observed_generation": job.generation, "completion_time": now, **_inactive(job.status, now)}
@@ -182,10 +216,9 @@ def _finish(job: JobView, now: datetime) -> StatusChanges:
 
 def _inactive(status: TrainingJobStatus, now: datetime) -> StatusChanges:
     """Return the changes of a job that finishes or is suspended: its active time stops."""
-    active = goodput.active_time(status, now)
     return {
-        "active_seconds": int(active.total_seconds()),
-        "goodput": goodput.at_end(status, active),
+        "active_seconds": int(goodput.active_time(status, now).total_seconds()),
+        "goodput": goodput.at_end(status, now),
         "active_since": None,
         "workers": [],
         "stragglers": [],
@@ -201,3 +234,34 @@ def _finished(event: Event) -> list[ConditionUpdate]:
         *(Clear(kind, event.reason, event.note) for kind in (C.STRAGGLING, C.RESIZING)),
         Clear(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"),
     ]
+
+
+def apply_conditions(
+    status: TrainingJobStatus, updates: Iterable[ConditionUpdate], generation: int, now: datetime
+) -> list[Condition]:
+    """Return the conditions of `status` with `updates` applied. All others stay as they are, unknown types too."""
+    result = {c.type: c for c in status.conditions}
+    for update in updates:
+        before = result.get(update.kind)
+        match update:
+            case Remove():
+                result.pop(update.kind, None)
+            case Clear() if before is None or before.status != "True":
+                continue
+            case SetTrue() | SetFalse() | Clear():
+                result[update.kind] = _updated(before, update, generation, now)
+            case _:
+                assert_never(update)
+    return sorted(result.values(), key=lambda c: ORDER.get(c.type, len(ORDER)))
+
+
+def _updated(before: Condition | None, update: SetTrue | SetFalse | Clear, generation: int, now: datetime) -> Condition:
+    value = "True" if isinstance(update, SetTrue) else "False"
+    return Condition(
+        type=update.kind,
+        status=value,
+        reason=update.reason,
+        message=update.message[:MAX_MESSAGE_LENGTH],
+        last_transition_time=now if before is None or before.status != value else before.last_transition_time,
+        observed_generation=generation,
+    )

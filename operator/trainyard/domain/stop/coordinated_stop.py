@@ -11,11 +11,11 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import MAX_REASON_LENGTH, CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
-from trainyard.domain.actions import Event, Outcome, whole_seconds
+from trainyard.domain.decisions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
-from trainyard.domain.state.agent_views import AgentView
-from trainyard.domain.state.snapshot import PodView, Snapshot
-from trainyard.domain.state.worker_state import State, all_present, has_stopped, state
+from trainyard.domain.state.group_health import all_present
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import AgentView, PodView, State
 from trainyard.domain.wording import counted
 
 RECONNECT_TIMEOUT = timedelta(seconds=3)
@@ -77,7 +77,7 @@ def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) ->
     ]
     late = any(agent.leave is None or agent.leave.passed is None for agent in running)
     ends = [end.code for pod, agent in _agents(snapshot) if (end := pod.exit or (agent and agent.exit))]
-    lost = any(is_lost(snapshot, pod, now) for pod in snapshot.current if not has_stopped(pod))
+    lost = any(is_lost(snapshot, pod, now) for pod in snapshot.current if not pod.has_stopped)
     if not running or late or lost or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
         return None
     return Outcome(requeue_after=whole_seconds(left))
@@ -86,7 +86,7 @@ def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) ->
 def _time_left(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> timedelta:
     """Return how much time the ranks have left: until the first grace period ends, else until the stop timeout."""
     going = [
-        pod.deletion_time - now for pod in snapshot.current if pod.deletion_time and state(pod) is not State.SUCCEEDED
+        pod.deletion_time - now for pod in snapshot.current if pod.deletion_time and pod.state is not State.SUCCEEDED
     ]
     return min(going, default=timedelta(seconds=_usual_seconds(snapshot)) - (now - stop.time))
 
@@ -112,7 +112,7 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
             else f"replicas was changed to {snapshot.size.desired}"
         )
     for pod, agent in _agents(snapshot):
-        if pod.disruption and not has_stopped(pod):
+        if pod.disruption and not pod.has_stopped:
             return f"worker {pod.index} (pod {pod.name}) is being disrupted: {pod.disruption.reason}"
         if agent and agent.leave and agent.leave.leaving:
             return f"worker {pod.index} (pod {pod.name}) is being terminated"
@@ -124,7 +124,7 @@ def _reconnect_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     waits = [
         RECONNECT_TIMEOUT - (now - agent.left_at)
         for pod, agent in _agents(snapshot)
-        if agent and agent.leave and agent.left_at and not (agent.vanished or has_stopped(pod))
+        if agent and agent.leave and agent.left_at and not (agent.vanished or pod.has_stopped)
     ]
     # `now` has whole seconds. A later time comes from a clock that was set back since.
     return max((wait for wait in waits if timedelta() < wait <= RECONNECT_TIMEOUT + timedelta(seconds=1)), default=None)

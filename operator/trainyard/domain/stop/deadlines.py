@@ -8,8 +8,8 @@ from trainyard.api.reasons import Reason
 from trainyard.domain.decisions import Fail
 from trainyard.domain.progress.goodput import active_time
 from trainyard.domain.recovery.suspect_nodes import required
+from trainyard.domain.state.group_health import health
 from trainyard.domain.state.snapshot import JobView, Snapshot
-from trainyard.domain.state.worker_state import health
 
 
 @dataclass(frozen=True, slots=True)

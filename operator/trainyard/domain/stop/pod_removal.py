@@ -12,9 +12,9 @@ from typing import assert_never
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
 from trainyard.api.status import ConditionType
-from trainyard.domain.actions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod
-from trainyard.domain.state.snapshot import PodView, Snapshot
-from trainyard.domain.state.worker_state import has_stopped
+from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod, soonest
+from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import PodView
 
 TRY_AGAIN = 60.0
 """Seconds until a pod that still exists is checked again."""
@@ -55,6 +55,17 @@ def delete_pods(pods: Sequence[PodView], reason: Reason) -> list[Action]:
     return [DeletePod(p.name, p.uid, reason) for p in pods if p.deletion_time is None and not p.gone]
 
 
+def at_rest(snapshot: Snapshot, now: datetime) -> Outcome | PodChanges:
+    """Return how the pods of a job end that is being deleted, has finished, or is suspended."""
+    removed = removals(snapshot, now)
+    if snapshot.job.deleting:
+        return Outcome(actions=removed.actions, requeue_after=soonest(removed.waits))
+    if snapshot.job.status.finished:
+        return after_the_end(snapshot, removed, now)
+    deleted = delete_pods(snapshot.pods, Reason.SUSPENDED)
+    return PodChanges([*deleted, *removed.actions], removed.waits)
+
+
 def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outcome | PodChanges:
     """Return what follows the end of a job: delete pods by `cleanPods`, and the job by `ttlSecondsAfterFinished`."""
     lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
@@ -68,7 +79,7 @@ def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outco
     # The agent of the worker that failed the job exits by itself once it receives that: people need its log.
     last, left = status.last_failure, (ended or now) + FAILED_WORKER_EXIT_TIMEOUT - now
     spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
-    waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not has_stopped(p)]
+    waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not p.has_stopped]
     policy, kept = lifecycle.clean_pods, _kept_seconds(snapshot, now)
     if kept is not None and kept > 0:
         waits.append(kept)

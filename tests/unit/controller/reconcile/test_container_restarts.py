@@ -18,7 +18,7 @@ from trainyard.controller.reconcile.container_restarts import (
     ContainerRestartSupport,
 )
 from trainyard.controller.reconcile.executor import Executor
-from trainyard.domain.actions import CreateWorker, Plan
+from trainyard.domain.decisions import CreateWorker, Plan
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint

@@ -11,10 +11,10 @@ from dev.benchmarks.recovery.goodput import WITHIN_POINTS, earned
 from dev.benchmarks.recovery.milestones import Life
 from tests.support.jobs import NOW, job, stored
 from trainyard.api.status import LastFailure, TrainingJobStatus
-from trainyard.domain.progress.goodput import reported, step_reported_at
+from trainyard.domain.progress.goodput import reported
 from trainyard.domain.progress.group_progress import progress
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
 from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 MINUTES = 20
 
@@ -46,7 +46,7 @@ def report_of(life: Life, at: float, attempt: int) -> WorkerReport:
 @pytest.mark.parametrize("seed", range(5))
 def test_both_are_within_two_points(seed: int) -> None:
     random = Random(seed)  # noqa: S311 - a schedule, no secret
-    found, status = lives(random), TrainingJobStatus()
+    found, status = lives(random), TrainingJobStatus().evolve(active_since=NOW)
     for attempt, life in enumerate(found, 1):
         if attempt > 1:
             step = found[attempt - 2].steps[-1][0]
@@ -58,7 +58,7 @@ def test_both_are_within_two_points(seed: int) -> None:
             report = report_of(life, min(at - random.uniform(0.0, 5.0), life.steps[-1][1]), attempt)
             snapshot = Snapshot(replace(job(1).job, status=status), reports=[report])
             seen = progress(snapshot, NOW)
-            goodput = reported(snapshot, seen, step_reported_at(snapshot, NOW) - NOW)
+            goodput = reported(snapshot, seen, NOW)
             status = stored(status.evolve(progress=seen, goodput=goodput))
     gained, again, usual = earned(found, 0, MINUTES * 60)
     assert again > 10

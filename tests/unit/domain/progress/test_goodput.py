@@ -1,7 +1,7 @@
 """Goodput: how a job's active time is accounted for, by the steps that agents report."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,12 +10,17 @@ from tests.support.jobs import NOW, job, stored
 from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.progress import Goodput, LostSeconds
 from trainyard.api.status import LastFailure, TrainingJobStatus
-from trainyard.domain.progress.goodput import at_end, at_restart, reported
+from trainyard.domain.progress.goodput import at_end, reported
 from trainyard.domain.progress.group_progress import progress
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
 from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
-NEW = TrainingJobStatus()
+NEW = TrainingJobStatus().evolve(active_since=NOW)
+
+
+def after(active: float) -> datetime:
+    """The time when the job had been active for so many seconds."""
+    return NOW + timedelta(seconds=active)
 
 
 def after_report(
@@ -25,7 +30,7 @@ def after_report(
     rank = RankProgress(0, step, "train", step_seconds=took, first=first)
     snapshot = Snapshot(replace(job(1).job, status=status), reports=[WorkerReport(status.attempt, 0, (rank,))])
     seen = progress(snapshot, NOW)
-    goodput = reported(snapshot, seen, timedelta(seconds=active))
+    goodput = reported(snapshot, seen, after(active))
     return stored(status.evolve(progress=seen, goodput=goodput))
 
 
@@ -35,7 +40,7 @@ def ended(status: TrainingJobStatus, *, active: float, failed_at: int | None = N
     return stored(
         status.evolve(
             attempt=status.attempt + 1,
-            goodput=at_restart(status, timedelta(seconds=active)),
+            goodput=at_end(status, after(active), restarts=True),
             last_failure=status.last_failure if failed_at is None else failure,
         )
     )
@@ -54,8 +59,8 @@ TRAINS = after_report(NEW, 10, first=1, active=30)
 
 def test_no_goodput_without_reported_steps() -> None:
     assert after_report(NEW, None, active=30).goodput is None
-    assert at_end(NEW, timedelta(seconds=30)) is None
-    assert at_restart(NEW, timedelta(seconds=30)) is None
+    assert at_end(NEW, after(30)) is None
+    assert at_end(NEW, after(30), restarts=True) is None
 
 
 def test_until_the_first_step_it_is_startup() -> None:
@@ -132,7 +137,7 @@ def test_new_attempt_uses_previous_step_duration() -> None:
 
 
 def test_suspension_is_excluded_and_followed_by_recovery() -> None:
-    status = TRAINS.evolve(goodput=at_end(TRAINS, timedelta(seconds=33)))
+    status = TRAINS.evolve(goodput=at_end(TRAINS, after(33)))
     assert parts(status) == (10, 20, 0, 0, 3)
     assert parts(after_report(ended(status, active=33), 15, first=11, active=43)) == (15, 20, 5, 0, 3)
 
@@ -171,7 +176,7 @@ def test_clock_set_back_slightly_waits(active: float) -> None:
 
 
 def test_step_in_last_second_counts_once() -> None:
-    assert at_end(TRAINS, timedelta(seconds=29.5)) == TRAINS.goodput
+    assert at_end(TRAINS, after(29.5)) == TRAINS.goodput
 
 
 def test_clock_set_back_far_restarts_accounting() -> None:
@@ -194,11 +199,11 @@ def test_any_edited_status_can_be_stored() -> None:
         step=MAX_JSON_INTEGER,
     )
     status = TRAINS.evolve(goodput=by_hand)
-    after = after_report(status, 20, first=1, active=40)
-    assert after.goodput is not None
-    assert (after.goodput.accounted_seconds, after.goodput.ratio) == (40, 0.2)
-    assert ended(after, active=50).goodput == after.goodput
-    over = status.evolve(goodput=at_end(status, timedelta(seconds=50)))
+    corrected = after_report(status, 20, first=1, active=40)
+    assert corrected.goodput is not None
+    assert (corrected.goodput.accounted_seconds, corrected.goodput.ratio) == (40, 0.2)
+    assert ended(corrected, active=50).goodput == corrected.goodput
+    over = status.evolve(goodput=at_end(status, after(50)))
     assert stored(over) == over
 
 
@@ -225,7 +230,7 @@ def test_parts_add_up_and_never_decrease(
             status = after_report(status, step, active=active, first=first, took=took)
             assert after_report(status, step, active=active, first=first, took=took) == status
         elif what == "at_end":
-            status = stored(status.evolve(goodput=at_end(status, timedelta(seconds=active))))
+            status = stored(status.evolve(goodput=at_end(status, after(active))))
         else:
             status = ended(status, active=active, failed_at=step if what == "failed" else None)
         if status.goodput is None:

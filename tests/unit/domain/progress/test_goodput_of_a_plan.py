@@ -8,7 +8,7 @@ from trainyard.api.progress import Goodput, LostSeconds
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.domain.plan import plan
 from trainyard.domain.progress.goodput import step_reported_at
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 from trainyard.domain.status.report import is_news
 
 REPORTED = ago(20)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.jobs import NOW, Scene, ago, job, stored
 from trainyard.api.progress import Checkpointed, MeasuredProgress, Progress
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 
 def reported(scene: Scene, *ranks: RankProgress, attempt: int | None = None) -> Progress | None:

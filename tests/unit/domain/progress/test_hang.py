@@ -8,8 +8,8 @@ import pytest
 from tests.support.jobs import NOW, Scene, job, stored
 from trainyard.domain.plan import plan
 from trainyard.domain.progress.hang import culprit
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
 from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 WAITS, LOADS, READS = "distributed_c10d.py:2806 in all_reduce", "data.py:12 in load", "data.py:9 in read"
 STOPPED = "stopped"

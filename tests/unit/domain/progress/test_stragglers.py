@@ -11,9 +11,9 @@ from tests.support.jobs import NOW, Scene, job, stored
 from trainyard.api.progress import MAX_STRAGGLERS, Straggler
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.actions import Plan
+from trainyard.domain.decisions import Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 Own = Mapping[int, float | None] | Sequence[float | None]
 EVEN = [0.2, 0.2, 0.2, 0.2]

@@ -8,7 +8,7 @@ import pytest
 from tests.support.jobs import NOW, Scene, because, condition, job, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Restarts
-from trainyard.domain.actions import Plan
+from trainyard.domain.decisions import Plan
 from trainyard.domain.plan import plan
 from trainyard.domain.state.termination import Kind
 

@@ -13,7 +13,7 @@ from trainyard.api.status import (
     Phase,
 )
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.worker_views import AgentView
 
 
 def test_silent_node_is_lost_while_others_answer() -> None:

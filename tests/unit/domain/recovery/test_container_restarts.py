@@ -13,10 +13,9 @@ from trainyard.api.internal_status import Backoff, Group
 from trainyard.api.recovery import RESTART_CODE, RestartScope
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.observe import pod_view
-from trainyard.domain.state.snapshot import PodView
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import AgentView, PodView
 
 RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [RESTART_CODE]}}
 NOT_THIS = {"action": "Restart", "exitCodes": {"operator": "NotIn", "values": [RESTART_CODE]}}

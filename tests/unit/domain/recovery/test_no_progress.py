@@ -12,7 +12,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType, Phase, Restarts
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 ALL = job(3).running()
 

@@ -12,10 +12,10 @@ from trainyard.api.internal_status import MAX_REPLACEMENTS, Backoff, Group, Rend
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType as C, Phase
-from trainyard.domain.actions import CreateWorker, DeletePod, StopPod
+from trainyard.domain.decisions import CreateWorker, DeletePod, StopPod
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import AgentView
 
 
 def test_a_failed_process_leaves_all_pods_in_place() -> None:

@@ -14,7 +14,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import Avoidance, ConditionType as C, SuspectNode
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
+from trainyard.domain.state.worker_views import RankProgress, WorkerReport
 
 XID = "CUDA error: unspecified launch failure"
 P, K, F, A = RestartScope

@@ -8,7 +8,7 @@ import pytest
 from tests.support.jobs import NOW, Scene, ago, because, job, stored, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.status import MAX_SUSPECT_NODES, Avoidance, ConditionType as C, Phase, SuspectNode, TrainingJobStatus
-from trainyard.domain.actions import Plan
+from trainyard.domain.decisions import Plan
 from trainyard.domain.plan import plan
 
 DAY = timedelta(hours=24)

@@ -22,8 +22,8 @@ from trainyard.api.agent_protocol import StopProgress
 from trainyard.api.internal_status import Group, Joining, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
-from trainyard.domain.state.snapshot import PodIssue
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import PodIssue
 
 
 def test_group_shrinks_after_capacity_timeout() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, SUPERVISED, because, job, spec, summarize
+from tests.support.jobs import NOW, SUPERVISED, because, job, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
@@ -27,11 +27,11 @@ PAIRS = {"parallelism": {"tensor": 2}, "processesPerReplica": 1}
     ],
 )
 def test_largest_allowed_size(elastic: dict[str, Any], more: dict[str, Any], sizes: list[int | None]) -> None:
-    assert [largest_allowed(spec(2, elastic=elastic, **more), workers) for workers in range(8)] == sizes
+    assert [largest_allowed(job(2, elastic=elastic, **more).job, workers) for workers in range(8)] == sizes
 
 
 def test_fixed_size_job_has_no_other_size() -> None:
-    assert largest_allowed(spec(4), 4) is None
+    assert largest_allowed(job(4).job, 4) is None
 
 
 def test_disallowed_size_is_rounded_down_and_reported() -> None:

@@ -13,8 +13,8 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.coordinator.assignments import assignment
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
-from trainyard.domain.actions import DeletePod
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.decisions import DeletePod
+from trainyard.domain.state.worker_views import AgentView
 
 
 def after(scene: Scene) -> Scene:

@@ -12,8 +12,8 @@ from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Joining, Rend
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.coordinator.assignments import assignment
-from trainyard.domain.actions import CreateWorker
-from trainyard.domain.scaling.scale_up import scale_up_events
+from trainyard.domain.decisions import CreateWorker
+from trainyard.domain.scaling.resize import scale_up_events
 from trainyard.domain.status.pod_rejections import Refusal, refused
 from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint

@@ -18,7 +18,7 @@ from tests.support.jobs import NOW, Scene
 from tests.support.reconciles import act, decided, names
 from trainyard.api.internal_status import Joining
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.state.snapshot import PodIssue
+from trainyard.domain.state.worker_views import PodIssue
 
 
 def settled(scene: Scene, seconds: float) -> Scene:

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, spec, stored, summarize
+from tests.support.jobs import NOW, job, spec, stored, summarize
 from trainyard.api.internal_status import CountedProcesses
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
 from trainyard.domain.state.accelerators import ACCELERATORS, REMEDY, AcceleratorTable, accelerators, count_processes
 from trainyard.domain.state.observe import job_view
-from trainyard.domain.state.rank_layout import processes
 from trainyard.domain.state.snapshot import JobView, Snapshot
 
 
@@ -41,6 +40,37 @@ def template(limits: dict[str, Any] | None = None, claims: tuple[str, ...] = (),
 def test_known_resources_are_counted_without_warning(limits: dict[str, Any], count: int) -> None:
     found = count_processes(spec(template=template(limits)))
     assert (found.processes, found.uncertain_because) == (count, "")
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        (None, 1),
+        ({"cpu": "8"}, 1),
+        ({"nvidia.com/gpu": "0"}, 1),
+        ({"nvidia.com/gpu": 1}, 1),
+        ({"nvidia.com/gpu": 8}, 8),
+        ({"nvidia.com/gpu": "8"}, 8),
+        ({"amd.com/gpu": "4"}, 4),
+        ({"habana.ai/gaudi": "8"}, 8),
+        ({"aws.amazon.com/neuron": "16"}, 16),
+        ({"google.com/tpu": "4"}, 1),
+        ({"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-3g.20gb": 1}, 3),
+        ({"vpc.amazonaws.com/efa": 4, "nvidia.com/gpu": 8}, 8),
+        ({"rdma/hca": 1}, 1),
+        # Nonsense is for the API server to refuse, and no reason to stumble here.
+        ({"nvidia.com/gpu": "eight"}, 1),
+        ({"nvidia.com/gpu": -2}, 1),
+    ],
+)
+def test_auto_counts_the_accelerators_of_the_main_container(limits: Any, count: int) -> None:
+    pod = template(limits)
+    pod["spec"]["containers"].append(template({"nvidia.com/gpu": 5})["spec"]["containers"][0] | {"name": "sidecar"})
+    assert job(template=pod).job.processes == count
+
+
+def test_explicit_number_of_processes() -> None:
+    assert job(template=template({"nvidia.com/gpu": 8}), processesPerReplica=2).job.processes == 2
 
 
 @pytest.mark.parametrize(
@@ -107,8 +137,8 @@ def view(table: AcceleratorTable = ACCELERATORS, status: Any = None, **fields: A
 
 
 def test_view_has_the_number() -> None:
-    assert processes(view({"example.com/widget": 1}).spec) == 4
-    assert processes(view({"example.com/widget": 1}, processesPerReplica=2).spec) == 2
+    assert view({"example.com/widget": 1}).processes == 4
+    assert view({"example.com/widget": 1}, processesPerReplica=2).processes == 2
 
 
 def test_warning_in_condition_and_one_event() -> None:
@@ -132,20 +162,20 @@ def test_changed_table_keeps_a_group() -> None:
     first = plan(Snapshot(view({"example.com/widget": 1})), NOW).status
     assert first.internal.counted_processes == CountedProcesses(resources="example.com/widget=4", processes=4)
     later = view({"example.com/widget": "worker"}, stored(first))
-    assert processes(later.spec) == 4
+    assert later.processes == 4
 
 
 def test_changed_template_is_counted_again() -> None:
     first = plan(Snapshot(view({"example.com/widget": 1})), NOW).status
     later = view({"example.com/widget": 1}, stored(first), template=template({"example.com/widget": 2}))
-    assert processes(later.spec) == 2
+    assert later.processes == 2
 
 
 def test_suspended_job_follows_the_table() -> None:
     first = plan(Snapshot(view({"example.com/widget": 1})), NOW).status
     paused = plan(Snapshot(view({"example.com/widget": 1}, stored(first), lifecycle={"suspend": True})), NOW).status
     resumed = view({"example.com/widget": 2}, stored(paused))
-    assert processes(resumed.spec) == 8
+    assert resumed.processes == 8
     assert plan(Snapshot(resumed), NOW).status.internal.counted_processes == CountedProcesses(
         resources="example.com/widget=4", processes=8
     )

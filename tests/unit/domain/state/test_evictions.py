@@ -9,7 +9,7 @@ from trainyard.domain.plan import plan
 from trainyard.domain.recovery.root_cause import describe, find_cause
 from trainyard.domain.state.observe import pod_view
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_views import State
 
 FULL = 'Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".'
 PRESSURE = condition("DisruptionTarget", reason="TerminationByKubelet", message="The node was low on resource: memory.")
@@ -46,7 +46,7 @@ def evicted(main: Json, *conditions: Json, reason: str = "Evicted", message: str
 )
 def test_a_pod_that_fills_its_disk_has_failed(raw: Json, end: Exit) -> None:
     seen = pod_view(raw)
-    assert (seen.exit, seen.disruption, state(seen)) == (end, None, State.FAILED)
+    assert (seen.exit, seen.disruption, seen.state) == (end, None, State.FAILED)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_pod_that_fills_its_disk_has_failed(raw: Json, end: Exit) -> None:
     ],
 )
 def test_what_is_nobodys_fault(raw: Json) -> None:
-    assert state(pod_view(raw)) is State.DISRUPTED
+    assert pod_view(raw).state is State.DISRUPTED
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_nobodys_fault(raw: Json) -> None:
 def test_later_deletion_does_not_excuse_eviction(deletion: str, expected: State) -> None:
     raw = evicted(ended(137))
     raw["metadata"] |= {"deletionTimestamp": deletion, "deletionGracePeriodSeconds": 30}
-    assert state(pod_view(raw)) is expected
+    assert pod_view(raw).state is expected
 
 
 def test_eviction_counts_and_backs_off() -> None:

@@ -10,13 +10,12 @@ from tests.support.worker_pods import container, worker
 from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, ended
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import Phase
-from trainyard.domain.actions import DeletePod
+from trainyard.domain.decisions import DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.scaling.group_size import has_failed
-from trainyard.domain.state.agent_views import AgentView
 from trainyard.domain.state.observe import is_restartable, main_container, pod_view
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, has_stopped, state
+from trainyard.domain.state.worker_views import AgentView, State
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.restart_rules import RestartAction, with_restart_rule
 
@@ -87,13 +86,13 @@ def test_template_chooses_container_of_kubectl_only() -> None:
 def test_main_container_alone_decides(main: Json, proxy: Json, expected: State, *, first: bool) -> None:
     raw = admitted(first=first, main=main, proxy=proxy)
     raw["spec"]["nodeName"] = "node1"
-    assert state(pod_view(raw)) is expected
-    assert has_stopped(pod_view(raw)) is (expected in {State.SUCCEEDED, State.FAILED})
+    assert pod_view(raw).state is expected
+    assert pod_view(raw).has_stopped is (expected in {State.SUCCEEDED, State.FAILED})
 
 
 def test_program_succeeds_though_another_container_failed() -> None:
     raw = admitted(main=ended(0, "Completed"), proxy=ended(1), phase="Failed")
-    assert (state(pod_view(raw)), pod_view(raw).exit) == (State.SUCCEEDED, Exit(AT, 0, "Completed", ""))
+    assert (pod_view(raw).state, pod_view(raw).exit) == (State.SUCCEEDED, Exit(AT, 0, "Completed", ""))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from tests.unit.domain.observing import AT, SOME_TIME, Json, condition, containers, ended, pod
 from trainyard.api.status import Phase
 from trainyard.domain.state.observe import job_view, owner_uid, pod_view
-from trainyard.domain.state.snapshot import PodIssue, PodView
 from trainyard.domain.state.termination import Exit
-from trainyard.domain.state.worker_state import State, state
+from trainyard.domain.state.worker_views import PodIssue, PodView, State
 
 
 def test_pod_that_was_only_just_made() -> None:
@@ -249,7 +248,7 @@ DELETED: Json = {"deletionTimestamp": "2026-01-02T12:00:40Z", "deletionGracePeri
 def test_taken_away(raw: Json, at: datetime | None, by: str | None) -> None:
     seen = pod_view(raw)
     assert (seen.disrupted_at, seen.disruption and seen.disruption.reason) == (at, by)
-    assert (state(seen) is State.DISRUPTED) == (by is not None or (seen.phase == "Failed" and seen.exit is None))
+    assert (seen.state is State.DISRUPTED) == (by is not None or (seen.phase == "Failed" and seen.exit is None))
 
 
 @pytest.mark.parametrize(
@@ -333,7 +332,7 @@ def test_grace_period_beyond_all_dates_is_read(grace: int) -> None:
     assert view.deletion_time is not None
     far = pod_view(pod(deletionTimestamp="12345-01-02T12:00:00Z", deletionGracePeriodSeconds=grace))
     assert far.deletion_time is not None
-    assert state(far) is State.DISRUPTED
+    assert far.state is State.DISRUPTED
 
 
 def test_annotation_of_thousands_of_digits_is_ignored() -> None:

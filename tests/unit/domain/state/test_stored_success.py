@@ -9,10 +9,10 @@ from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, spec, stored
 from trainyard.api.internal_status import Succeeded, WorkerRange
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase, Restarts
-from trainyard.domain.actions import CreateWorker
+from trainyard.domain.decisions import CreateWorker
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import PodIssue
 from trainyard.domain.state.termination import Exit
+from trainyard.domain.state.worker_views import PodIssue
 
 
 def seen(scene: Scene) -> Scene:

@@ -10,7 +10,7 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Phase
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.worker_views import AgentView
 
 
 def at(scene: Scene, *attempts: int | None) -> Scene:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.jobs import NOW, Scene, because, condition, job, stored, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.actions import Plan
+from trainyard.domain.decisions import Plan
 from trainyard.domain.plan import plan
 from trainyard.domain.status.pod_rejections import Refusal, refused
 

@@ -8,7 +8,7 @@ from tests.support.jobs import NOW, Scene, because, condition, job, summarize, w
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
 from trainyard.domain.plan import plan
-from trainyard.domain.state.snapshot import PodIssue
+from trainyard.domain.state.worker_views import PodIssue
 
 ALL = job(3).running()
 

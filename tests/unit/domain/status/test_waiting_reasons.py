@@ -10,8 +10,7 @@ from trainyard.api.internal_status import Group, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import AgentView
-from trainyard.domain.state.snapshot import PodIssue
+from trainyard.domain.state.worker_views import AgentView, PodIssue
 
 
 def reported(scene: Scene) -> tuple[Scene, list[tuple[str, str]]]:

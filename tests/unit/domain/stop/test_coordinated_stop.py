@@ -13,7 +13,7 @@ from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.worker_views import AgentView
 from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 
 ASKED = CoordinatedStop(attempt=1, time=ago(1), reason="worker 1 (pod train-worker-1-1) is being disrupted: Deleted")

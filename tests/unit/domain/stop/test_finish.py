@@ -7,7 +7,7 @@ import pytest
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, because, condition, job, stored, summarize, worker
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
-from trainyard.domain.actions import DeleteJob, DeletePod, Plan, StopPod
+from trainyard.domain.decisions import DeleteJob, DeletePod, Plan, StopPod
 from trainyard.domain.plan import plan
 
 ALL = job(3).running()

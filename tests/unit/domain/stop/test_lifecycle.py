@@ -9,7 +9,7 @@ from tests.support.jobs import NOW, Scene, ago, because, condition, job, stored,
 from trainyard.api.internal_status import Backoff
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJobStatus
-from trainyard.domain.actions import CreateWorker, DeletePod
+from trainyard.domain.decisions import CreateWorker, DeletePod
 from trainyard.domain.plan import plan
 
 SUSPEND = {"suspend": True}

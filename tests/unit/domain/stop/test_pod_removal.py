@@ -9,7 +9,7 @@ import pytest
 from tests.support.jobs import NOW, Scene, ago, job
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import ConditionType as C
-from trainyard.domain.actions import RemovePod
+from trainyard.domain.decisions import RemovePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.observe import FAR_AWAY
 from trainyard.domain.stop.pod_removal import TRY_AGAIN

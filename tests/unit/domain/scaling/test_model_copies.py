@@ -1,54 +1,22 @@
-"""How many ranks there are, and what happens where `parallelism` does not fit them."""
+"""What happens where `parallelism` does not divide the ranks of a group into whole copies of the model."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, ago, because, job, spec, stored, summarize
+from tests.support.jobs import NOW, Scene, ago, because, job, stored, summarize
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import RANKS_FIT
 from trainyard.api.status import ConditionType as C, Phase
-from trainyard.domain.actions import CreateService, CreateWorker, DeletePod, Plan
+from trainyard.domain.decisions import CreateService, CreateWorker, DeletePod, Plan
 from trainyard.domain.plan import plan
-from trainyard.domain.state.rank_layout import indivisible, processes
+from trainyard.domain.scaling.group_size import indivisible
 
 
-def asking(*limits: Any) -> dict[str, Any]:
-    """A template with a container for each of these limits."""
-    containers = [
-        {"name": f"c{i}", "image": "trainer:1", "resources": {"limits": each}} for i, each in enumerate(limits)
-    ]
-    return {"spec": {"containers": containers}}
-
-
-@pytest.mark.parametrize(
-    ("limits", "count"),
-    [
-        (None, 1),
-        ({"cpu": "8"}, 1),
-        ({"nvidia.com/gpu": "0"}, 1),
-        ({"nvidia.com/gpu": 1}, 1),
-        ({"nvidia.com/gpu": 8}, 8),
-        ({"nvidia.com/gpu": "8"}, 8),
-        ({"amd.com/gpu": "4"}, 4),
-        ({"habana.ai/gaudi": "8"}, 8),
-        ({"aws.amazon.com/neuron": "16"}, 16),
-        ({"google.com/tpu": "4"}, 1),
-        ({"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-3g.20gb": 1}, 3),
-        ({"vpc.amazonaws.com/efa": 4, "nvidia.com/gpu": 8}, 8),
-        ({"rdma/hca": 1}, 1),
-        # Nonsense is for the API server to refuse, and no reason to stumble here.
-        ({"nvidia.com/gpu": "eight"}, 1),
-        ({"nvidia.com/gpu": -2}, 1),
-    ],
-)
-def test_auto_counts_the_accelerators_of_the_main_container(limits: Any, count: int) -> None:
-    assert processes(spec(template=asking(limits, {"nvidia.com/gpu": 5}))) == count
-
-
-def test_explicit_number_of_processes() -> None:
-    assert processes(spec(template=asking({"nvidia.com/gpu": 8}), processesPerReplica=2)) == 2
+def asking(limits: dict[str, Any]) -> dict[str, Any]:
+    """A template whose main container has these limits."""
+    return {"spec": {"containers": [{"name": "main", "image": "trainer:1", "resources": {"limits": limits}}]}}
 
 
 @pytest.mark.parametrize(
@@ -69,12 +37,12 @@ def test_explicit_number_of_processes() -> None:
     ],
 )
 def test_ranks_divide_into_model_copies(replicas: int, fields: dict[str, Any], *, fits: bool) -> None:
-    assert (indivisible(spec(replicas, **fields), replicas) == "") is fits
+    assert (indivisible(job(replicas, **fields).job, replicas) == "") is fits
 
 
 def test_message_contains_the_numbers() -> None:
-    wrong = spec(3, parallelism={"tensor": 4, "pipeline": 2}, processesPerReplica=5)
-    assert indivisible(wrong, 3) == f"{RANKS_FIT}: 3 x 5 is 15, and 4 x 2 x 1 is 8"
+    wrong = job(3, parallelism={"tensor": 4, "pipeline": 2}, processesPerReplica=5)
+    assert indivisible(wrong.job, 3) == f"{RANKS_FIT}: 3 x 5 is 15, and 4 x 2 x 1 is 8"
 
 
 PAIRS = {"parallelism": {"tensor": 2}}

@@ -3,7 +3,8 @@
 from tests.support.jobs import NOW, ago, condition
 from trainyard.api.reasons import Reason
 from trainyard.api.status import Condition, ConditionType as C, TrainingJobStatus
-from trainyard.domain.conditions import MAX_MESSAGE_LENGTH, SetFalse, SetTrue, apply_conditions
+from trainyard.domain.decisions import SetFalse, SetTrue
+from trainyard.domain.status.transitions import MAX_MESSAGE_LENGTH, apply_conditions
 
 
 def stored(*conditions: Condition) -> TrainingJobStatus:

@@ -1,12 +1,10 @@
-"""Derive the state of a worker from its pod. Pure."""
+"""Derive the health of a group from its pods: whether it runs, and what keeps a pod from starting. Pure."""
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from trainyard.api.reasons import Reason
-from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodIssue, PodView
+from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodIssue, PodView, State
 
 IMAGE_ERRORS = frozenset(
     {
@@ -31,63 +29,11 @@ START_REASONS = {
     INIT_RUNNING: Reason.INIT_CONTAINER_SLOW,
 }
 """By what a node reports about a pod that has a node and does not start."""
-STOP_SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM")
-"""Signals that terminate a deleted pod: sent by the kubelet, set as STOPSIGNAL in images, or sent by preStop hooks."""
-STOP_SIGNAL_CODES = frozenset(128 + signal.Signals[name] for name in STOP_SIGNALS)
-"""The exit codes of programs that end by them."""
-CAUSED_BY_WORKER = frozenset({"OOMKilled", "Evicted"})
-"""The reasons of a node that has terminated a worker for its own use of resources."""
-
-
-class State(StrEnum):
-    """The states of a worker."""
-
-    PENDING = "Pending"
-    STARTING = "Starting"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    DISRUPTED = "Disrupted"
-
-
-def state(pod: PodView) -> State:
-    """Return the state of the worker in `pod`.
-
-    The main container's exit decides, whatever the other containers do, unless a disruption of the pod caused it. A pod
-    that failed without any container's exit never ran the program: its node rejected it.
-    """
-    if pod.exit and not _caused_by_disruption(pod):
-        return State.SUCCEEDED if pod.exit.code == 0 else State.FAILED
-    if pod.disruption or pod.phase == "Failed":
-        return State.DISRUPTED
-    if pod.phase == "Succeeded":
-        return State.SUCCEEDED
-    if pod.running:
-        return State.RUNNING
-    return State.STARTING if pod.scheduled else State.PENDING
 
 
 def waits_silently(pod: PodView) -> bool:
     """Return whether the pod has a node and does not start, and its status does not report why."""
-    return state(pod) is State.STARTING and pod.issue is None and not pod.init_container
-
-
-def has_stopped(pod: PodView) -> bool:
-    """Return whether no rank runs in the pod any more. Its other containers may run until they are killed."""
-    return pod.ended or pod.exit is not None
-
-
-def _caused_by_disruption(pod: PodView) -> bool:
-    """Return whether a disruption of the pod caused the exit.
-
-    Times have whole seconds and come from two clocks, the node's and the API server's. So an exit in the same second,
-    or on a node whose clock is behind, counts as caused by the disruption. An exit by the signals of a deletion always
-    does. An exit that the worker caused by its own use of resources never does.
-    """
-    if pod.exit is None or pod.disruption is None:
-        return False
-    doubt = (pod.exit.code in STOP_SIGNAL_CODES or pod.clock_behind) and pod.exit.reason not in CAUSED_BY_WORKER
-    return doubt or pod.disrupted_at is None or pod.disrupted_at <= pod.exit.time
+    return pod.state is State.STARTING and pod.issue is None and not pod.init_container
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +50,7 @@ class Health:
 
 def health(pods: Sequence[PodView], desired: int) -> Health:
     """Return the state of a group of `desired` workers, of which `pods` exist: that of its least healthy worker."""
-    states = [state(p) for p in pods]
+    states = [p.state for p in pods]
     scheduled_count = sum(s is not State.PENDING for s in states)
     started = sum(s in {State.RUNNING, State.SUCCEEDED} for s in states)
     scheduled = all_present(pods, desired) and scheduled_count == len(pods)

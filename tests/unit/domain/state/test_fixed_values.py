@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import job, spec
+from tests.support.jobs import job
 from tests.unit.domain.recovering import after, made_in
-from trainyard.domain.recovery.fixed_values import has_fixed_values
-from trainyard.domain.recovery.restart_scope import can_keep_pods
+from trainyard.domain.state.fixed_values import has_fixed_values
 
 Json = dict[str, Any]
 ATTEMPT = "$(TRAINYARD_ATTEMPT)"
@@ -67,17 +66,17 @@ RENEWED = {
 def test_value_of_attempt_excludes_restart_in_place(where: str) -> None:
     scene = job(3, template=FIXED[where]).running().with_agents().reported_failed(1)
     assert made_in(after(scene)) == [2, 2, 2]
-    assert not can_keep_pods(scene.spec)
+    assert not scene.job.pods_fit_other_sizes
 
 
 @pytest.mark.parametrize("where", RENEWED)
 def test_renewed_values_keep_the_pods(where: str) -> None:
     scene = job(3, template=RENEWED[where]).running().with_agents().reported_failed(1)
     assert made_in(after(scene)) == [1, 1, 1]
-    assert can_keep_pods(scene.spec)
+    assert scene.job.pods_fit_other_sizes
 
 
 @pytest.mark.parametrize("name", ["TRAINYARD_REPLICAS", "WORLD_SIZE", "PET_NNODES", "PET_LOCAL_ADDR"])
 def test_value_of_size_excludes_a_resize_in_place(name: str) -> None:
-    made = spec(2, template=template({"volumeMounts": [{"mountPath": "/out", "subPathExpr": f"$({name})"}]}))
-    assert (has_fixed_values(made), can_keep_pods(made)) == (False, False)
+    made = job(2, template=template({"volumeMounts": [{"mountPath": "/out", "subPathExpr": f"$({name})"}]}))
+    assert (has_fixed_values(made.spec), made.job.pods_fit_other_sizes) == (False, False)

@@ -11,8 +11,8 @@ import pytest
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.kubelet import LAB, Lab
-from trainyard.controller.kopf_adapter import job_informer as feed_module
-from trainyard.controller.kopf_adapter.job_informer import JobInformer
+from trainyard.controller.kopf_adapter import watch_scope as feed_module
+from trainyard.controller.kopf_adapter.watch_scope import JobInformer
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord
 from trainyard.kube.errors import ApiError
 from trainyard.kube.session import Endpoint, Session
