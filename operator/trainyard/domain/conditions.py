@@ -1,6 +1,6 @@
 """Standard conditions: an update replaces the stored condition; its time changes only with its status."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
@@ -8,6 +8,16 @@ from typing import assert_never
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
 
 ORDER: dict[str, int] = {kind: position for position, kind in enumerate(ConditionType)}
+INACTIVE: Mapping[ConditionType, str] = {
+    ConditionType.SCHEDULED: "no pod is scheduled",
+    ConditionType.RUNNING: "no worker runs",
+    ConditionType.RESTARTING: "no restart is in progress",
+    ConditionType.RESIZING: "no worker joins",
+    ConditionType.SCALING_LIMITED: "no size is limited",
+    ConditionType.STRAGGLING: "no rank is slow",
+    ConditionType.STALLED: "nothing blocks the job",
+}
+"""What each condition says of a job that is suspended, restarts or has finished. Another condition has the cause."""
 MAX_MESSAGE_LENGTH = 32768
 """The limit of the CRD, in characters. The API server's rejection of a large template can be longer."""
 
@@ -47,6 +57,11 @@ class Remove:
 
 
 ConditionUpdate = SetTrue | SetFalse | Clear | Remove
+
+
+def inactive(kind: ConditionType, because: str) -> str:
+    """Return the message of a condition that another condition explains. `because`: what the job does: `the job is suspended`."""
+    return f"{INACTIVE[kind]}: {because}"
 
 
 def apply_conditions(

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from trainyard.api.reasons import Reason
 from trainyard.domain.state.snapshot import UNSCHEDULABLE, PodIssue, PodView
+from trainyard.domain.wording import counted
 
 IMAGE_ERRORS = frozenset(
     {
@@ -119,7 +120,9 @@ def health(pods: Sequence[PodView], desired: int) -> Health:
         obstacle = issue.subject if reason is Reason.IMAGE_PULL_FAILED else f"{issue.message or issue.reason}{subject}"
         return Health(scheduled, running=False, reason=reason, message=message, obstacle=obstacle)
     if not scheduled:
-        message = f"{scheduled_count} of {desired} workers are scheduled"
+        unplaced = desired - scheduled_count
+        waits = "1 waits for a node" if unplaced == 1 else f"{unplaced} wait for a node"
+        message = f"{started} of {counted(desired, 'worker')} started; {waits}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)
     if started < desired:
         message = f"{started} of {desired} workers have started"

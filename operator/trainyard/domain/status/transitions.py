@@ -11,7 +11,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.spec import Success
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
 from trainyard.domain.actions import Event, Outcome, Plan
-from trainyard.domain.conditions import Clear, ConditionUpdate, Remove, SetFalse, SetTrue, apply_conditions
+from trainyard.domain.conditions import Clear, ConditionUpdate, Remove, SetFalse, SetTrue, apply_conditions, inactive
 from trainyard.domain.decisions import Adopt, Complete, Decision, Fail, Restart, Resume, Suspend
 from trainyard.domain.progress import goodput
 from trainyard.domain.recovery.restart_budget import reset_streaks
@@ -23,6 +23,10 @@ EXPECTED = frozenset(
     {Reason.RESIZED, Reason.NODES_RELEASED, Reason.TEMPLATE_CHANGED, Reason.NO_PYTHON, Reason.AGENT_DISABLED}
 )
 """The reasons of restarts that the user, the agent or the end of an avoidance has caused: nothing has gone wrong."""
+HAS_FAILED = "the job has failed: see the condition Failed"
+HAS_FINISHED = "the job has finished"
+IS_SUSPENDED = "the job is suspended"
+RESTARTS = "the group restarts"
 
 
 def store(job: JobView, outcome: Outcome, now: datetime) -> Plan:
@@ -69,7 +73,7 @@ def resume(job: JobView, now: datetime) -> Outcome:
     return Outcome(
         {**start(job, now), "phase": Phase.PENDING, "observed_generation": job.generation},
         # The image may have changed: the agent may be able to run in it.
-        [SetFalse(C.SUSPENDED, Reason.RESUMED, "the job continues"), Remove(C.AGENT_INJECTED)],
+        [SetFalse(C.SUSPENDED, Reason.RESUMED, "lifecycle.suspend is false"), Remove(C.AGENT_INJECTED)],
         events=[Event("Normal", Reason.RESUMED, f"the job resumes with attempt {job.status.attempt}")],
     )
 
@@ -90,9 +94,11 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         changes |= _next_attempt(status, snapshot.size.current, now)
     conditions: list[ConditionUpdate] = [
         SetTrue(C.SUSPENDED, Reason.SUSPENDED, message),
-        SetFalse(C.SCHEDULED, Reason.SUSPENDED, message),
-        SetFalse(C.RUNNING, Reason.SUSPENDED, message),
-        *(Clear(kind, Reason.SUSPENDED, message) for kind in (C.RESTARTING, C.STRAGGLING, C.RESIZING)),
+        *(SetFalse(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED)) for kind in (C.SCHEDULED, C.RUNNING)),
+        *(
+            Clear(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED))
+            for kind in (C.RESTARTING, C.STRAGGLING, C.RESIZING)
+        ),
     ]
     return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
 
@@ -132,7 +138,10 @@ def fail(job: JobView, decision: Fail, now: datetime) -> Outcome:
         "ready": f"0/{workers}",
         **decision.changes,
     }
-    updates = [SetTrue(kind, decision.reason, decision.message) for kind in (C.FAILED, C.STALLED)]
+    updates = [
+        SetTrue(C.FAILED, decision.reason, decision.message),
+        SetTrue(C.STALLED, decision.reason, HAS_FAILED),
+    ]
     return Outcome(changes, [*_finished(event), *updates], events=[event])
 
 
@@ -154,8 +163,8 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
     }
     conditions = [
         SetTrue(C.RESTARTING, reason, message),
-        SetFalse(C.RUNNING, reason, message),
-        Clear(C.STRAGGLING, reason, message),
+        SetFalse(C.RUNNING, reason, inactive(C.RUNNING, RESTARTS)),
+        Clear(C.STRAGGLING, reason, inactive(C.STRAGGLING, RESTARTS)),
         *decision.conditions,
     ]
     return Outcome(changes, conditions, events=[Event("Normal" if reason in EXPECTED else "Warning", reason, message)])
@@ -197,7 +206,7 @@ def _finished(event: Event) -> list[ConditionUpdate]:
     """Return the conditions of a job that finishes by this event, but for Complete and Failed."""
     return [
         # Running has the reason for which the job finished: `kubectl get -o wide` prints it.
-        SetFalse(C.RUNNING, event.reason, event.note),
-        *(Clear(kind, event.reason, event.note) for kind in (C.STRAGGLING, C.RESIZING)),
-        Clear(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"),
+        SetFalse(C.RUNNING, event.reason, inactive(C.RUNNING, HAS_FINISHED)),
+        *(Clear(kind, event.reason, inactive(kind, HAS_FINISHED)) for kind in (C.STRAGGLING, C.RESIZING)),
+        Clear(C.RESTARTING, Reason.JOB_FINISHED, inactive(C.RESTARTING, HAS_FINISHED)),
     ]
