@@ -6,6 +6,7 @@ It keeps its own ledger of what really happened to each attempt, so that the sta
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from tests.support.condition_messages import unreadable_messages
 from tests.support.jobs import NOW, UID, spec, stored
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
@@ -238,6 +239,7 @@ class PlanSimulation:
     def compare(self, before: TrainingJobStatus, after: TrainingJobStatus) -> None:
         """What must hold from one status to the next."""
         assert after.attempt >= before.attempt
+        assert unreadable_messages(after) == []
         assert after.internal.launched_attempt <= after.attempt
         assert after.restarts.failures <= self.spec.recovery.max_restarts + 1
         for old in before.conditions:

@@ -23,7 +23,7 @@ from trainyard.controller.reconcile.coordination import create_coordinator
 from trainyard.controller.reconcile.resources import job_record, pod_record
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.plan import plan
-from trainyard.domain.state.agent_views import AgentView
+from trainyard.domain.state.worker_views import AgentView
 from trainyard.engine.loop import ReconcileLoop
 from trainyard.engine.queue import WorkQueue
 from trainyard.frameworks.manifests import worker_pod

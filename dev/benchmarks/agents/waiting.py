@@ -118,7 +118,7 @@ async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[
             "cpu_share": (held["cpu_s"] - calm["cpu_s"]) / HELD_SECONDS,
             "late_ms": held["late_ms"],
             "peak_mib": held["peak_mib"],
-        }
+        },
     ]
     for what, count, rounds in (
         ("a new attempt of one job", 1, ROUNDS),

@@ -45,6 +45,20 @@ COLUMNS: list[dict[str, Any]] = [
         "priority": 1,
         "description": "The share of the active time that went into steps that counted",
     },
+    {
+        "name": "Failures",
+        "type": "integer",
+        "jsonPath": ".status.restarts.failures",
+        "priority": 1,
+        "description": "Attempts that ended because a worker failed or hung",
+    },
+    {
+        "name": "Resizes",
+        "type": "integer",
+        "jsonPath": ".status.restarts.resizes",
+        "priority": 1,
+        "description": "Attempts that ended because the group was resized; Restarts does not count them",
+    },
     {"name": "Last Failure", "type": "string", "jsonPath": ".status.lastFailure.summary", "priority": 1},
     {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
 ]

@@ -20,10 +20,10 @@ class Reason(StrEnum):
     """A node cannot create a container, for example because a ConfigMap or Secret is missing."""
     VOLUME_MOUNT_FAILED = "VolumeMountFailed"
     """A node cannot mount a volume of a pod: its ConfigMap, Secret, key or PersistentVolumeClaim is missing, or
-    another node has it. The message is that of the pod's event. Create the object; the kubelet keeps trying."""
+    another node has it. The message is that of the pod's event. The kubelet keeps trying."""
     INIT_CONTAINER_SLOW = "InitContainerSlow"
     """An init container has run for five minutes, and the other containers of its pod wait for it. The message names
-    it. Read its log; it may belong to the template, or to a webhook that adds containers."""
+    it. It may belong to the template, or to a webhook that adds containers."""
     WORKERS_RUNNING = "WorkersRunning"
     """All workers run."""
     WORKERS_CREATED = "WorkersCreated"
@@ -97,11 +97,11 @@ class Reason(StrEnum):
     PODS_FORBIDDEN = "PodsForbidden"
     """The API server rejects the pods because of pod security or a policy. The operator tries again."""
     WEBHOOK_FAILED = "WebhookFailed"
-    """An admission webhook on pods does not answer, and its `failurePolicy` is Fail. An administrator has to repair
-    the webhook that the message names, or delete its configuration. The operator tries again."""
+    """An admission webhook on pods does not answer, and its `failurePolicy` is Fail. The message
+    names it. The operator tries again."""
     NETWORK_POLICY_REJECTED = "NetworkPolicyRejected"
     """The API server rejects the NetworkPolicy for the workers (`networkPolicy.jobs` of the chart). No policy is
-    created. An administrator has to fix that value. The operator tries again."""
+    created. The operator tries again."""
     PERMISSION_DENIED = "PermissionDenied"
     """The operator's service account lacks the permission that the message names. The operator tries again until
     it is granted."""
@@ -117,18 +117,16 @@ class Reason(StrEnum):
     not match the real values."""
     STANDARD_INPUT_UNUSED = "StandardInputUnused"
     """The main container has `stdin` or `tty`, and each worker starts several processes. None of them reads the
-    input. To debug, set `processesPerReplica` to 1, or use `kubectl exec -it POD`."""
+    input."""
 
     ACCELERATORS_UNKNOWN = "AcceleratorsUnknown"
     """`processesPerReplica` is auto, and the operator does not know how many accelerators a resource or a resource
-    claim means. Each worker starts the number of processes in the message. Set `processesPerReplica` to the number
-    that you need. Administrators add resources with `settings.accelerators` of the chart."""
+    claim means. Each worker starts the number of processes in the message."""
     ACCELERATORS_COUNTED = "AcceleratorsCounted"
     """The number of processes is known: `processesPerReplica` is set, or the operator knows the accelerators."""
 
     CLUSTER_DNS_UNUSED = "ClusterDNSUnused"
-    """`dnsPolicy` of the template does not use the cluster's DNS. So workers cannot find their master by its name.
-    Leave `dnsPolicy` out, or give `dnsConfig` the search domains of Services."""
+    """`dnsPolicy` of the template does not use the cluster's DNS. So workers cannot find their master by its name."""
 
     WORKERS_SUCCEEDED = "WorkersSucceeded"
     """The workers that decide about success (`lifecycle.success`) exited with code 0."""

@@ -9,6 +9,7 @@ from typing import Any
 from trainyard.api import reasons, recovery
 from trainyard.api.base import MAX_ATTEMPT
 from trainyard.api.crd import custom_resource_definition
+from trainyard.api.remedies import REMEDIES
 
 Schema = Mapping[str, Any]
 
@@ -19,8 +20,8 @@ REASONS_HEAD = """
 
 Conditions, events, logs and metrics use the same reasons. Programs can rely on them; messages are for people.
 
-| Reason | Meaning |
-|---|---|
+| Reason | Meaning | What to do |
+|---|---|---|
 """
 
 CODES_HEAD = """
@@ -79,8 +80,9 @@ def pages() -> dict[str, str]:
 
 
 def reasons_page() -> str:
-    """All reasons, with their docstrings."""
-    rows = [f"| `{value}` | {text} |" for value, text in _member_docs(inspect.getsource(reasons.Reason))]
+    """All reasons, with their docstrings and remedies."""
+    docs = _member_docs(inspect.getsource(reasons.Reason))
+    rows = [f"| `{value}` | {text} | {REMEDIES[reasons.Reason(value)]} |" for value, text in docs]
     return MADE + REASONS_HEAD + "\n".join(rows) + "\n"
 
 

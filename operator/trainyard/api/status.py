@@ -67,8 +67,10 @@ SUMMARY_ORDER = (
     (ConditionType.ACCELERATORS_UNCERTAIN, "True"),
 )
 """Which condition `status.reason` and `status.message` show: the first one that has this status."""
+SUMMARY_LENGTH = 160
+"""Characters of `status.message`: the last column of `kubectl get -o wide`. The condition holds the whole message."""
 MAX_SUMMARY_LENGTH = 1024
-"""Characters of `status.message`. The condition holds the whole message."""
+"""The limit of the field. An earlier release has stored that much."""
 
 
 class Condition(Model):
@@ -179,7 +181,7 @@ class TrainingJobStatus(Model):
     reason: str | None = Field(default=None, max_length=MAX_REASON_LENGTH)
     """Why the job waits, restarts, has fewer workers than requested or has finished, in one word. Not set while all workers run."""
     message: str | None = Field(default=None, max_length=MAX_SUMMARY_LENGTH)
-    """The reason in a sentence."""
+    """The reason in one line, shortened for the printed table. The condition with that reason has the whole message."""
     conditions: list[Condition] = Field(
         default=[],
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
@@ -354,9 +356,23 @@ def summary(conditions: Iterable[Condition]) -> tuple[str | None, str | None]:
     """Return reason and message of the condition that people ask for first; None twice if all workers run as requested."""
     by_type = {condition.type: condition for condition in conditions}
     for kind, status in SUMMARY_ORDER:
-        if (condition := by_type.get(kind)) is not None and condition.status == status:
-            return condition.reason, condition.message[:MAX_SUMMARY_LENGTH]
+        if (condition := by_type.get(kind)) is None or condition.status != status:
+            continue
+        restart = by_type.get(ConditionType.RESTARTING)
+        # Running only says that the group restarts; Restarting says why.
+        same = kind is ConditionType.RUNNING and restart and restart.status == "True"
+        shown = restart if same and restart and restart.reason == condition.reason else condition
+        return condition.reason, shortened(shown.message, SUMMARY_LENGTH)
     return None, None
+
+
+def shortened(message: str, limit: int) -> str:
+    """Return the message in one line of at most `limit` characters, cut after a word. The condition holds all of it."""
+    line = " ".join(message.split())
+    if len(line) <= limit:
+        return line
+    cut = line[: limit - 1]
+    return (cut.rpartition(" ")[0] or cut).rstrip(",;:.") + "…"
 
 
 class StatusChanges(TypedDict, total=False):

@@ -9,6 +9,7 @@ from tests.simulation.engine import stored_objects
 from tests.simulation.engine.attempt_history import AttemptHistory
 from tests.simulation.engine.server import OPERATOR, Call, Server
 from tests.simulation.engine.stored_objects import JOBS_PLACE, PODS_PLACE, SERVICES_PLACE
+from tests.support.condition_messages import unreadable_messages
 from tests.support.fake_cluster import Change, Json
 from tests.support.phase_transitions import objection
 from trainyard.api.reasons import Reason
@@ -197,6 +198,7 @@ class Invariants:
 
     def _contradicts(self, status: TrainingJobStatus) -> None:
         broken = "the status contradicts itself"
+        self._law(unreadable_messages(status) == [], f"unreadable conditions: {unreadable_messages(status)}")
         self._law(not (status.holds(C.COMPLETE) and status.holds(C.FAILED)), broken)
         self._law((status.completion_time is not None) is status.finished, broken)
         self._law(not (status.holds(C.RUNNING) and (status.finished or status.suspended)), broken)

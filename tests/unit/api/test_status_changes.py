@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from tests.support.jobs import condition
 from trainyard.api.internal_status import InternalStatus
 from trainyard.api.status import (
+    SUMMARY_LENGTH,
     Condition,
     ConditionType as C,
     Phase,
@@ -49,6 +50,20 @@ TABLE = [
         ("NonRetryable", "stored earlier"),
     ),
     (
+        [
+            condition(C.RUNNING, holds=False, reason="WorkerFailed").evolve(message="no worker runs"),
+            condition(C.RESTARTING, reason="WorkerFailed").evolve(message="worker 1 failed"),
+        ],
+        ("WorkerFailed", "worker 1 failed"),
+    ),
+    (
+        [
+            condition(C.RUNNING, holds=False, reason="Unschedulable").evolve(message="0/3 nodes are available"),
+            condition(C.RESTARTING, reason="WorkerFailed"),
+        ],
+        ("Unschedulable", "0/3 nodes are available"),
+    ),
+    (
         [condition(C.RUNNING, reason="WorkersRunning"), condition(C.RESIZING, reason="WorkersJoining")],
         ("WorkersJoining", "stored earlier"),
     ),
@@ -62,3 +77,17 @@ def test_summary_shows_what_people_ask_first(
     assert summary(conditions) == expected
     status = TrainingJobStatus().evolve(conditions=conditions, phase=Phase.PENDING)
     assert (status.reason, status.message) == expected
+
+
+def test_summary_fits_the_printed_table() -> None:
+    long = condition(C.FAILED, reason="NonRetryable").evolve(message="the first line,\nthen " + "word " * 60)
+    _, message = summary([long])
+    assert message is not None
+    assert message.startswith("the first line, then word")
+    assert message.endswith("word…")
+    assert len(message) <= SUMMARY_LENGTH
+
+
+def test_one_long_word_is_cut_in_itself() -> None:
+    _, message = summary([condition(C.FAILED, reason="NonRetryable").evolve(message="x" * 300)])
+    assert message == "x" * (SUMMARY_LENGTH - 1) + "…"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from trainyard.api.reasons import Reason
 from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodIssue, PodView, State
+from trainyard.domain.wording import counted
 
 IMAGE_ERRORS = frozenset(
     {
@@ -65,7 +66,9 @@ def health(pods: Sequence[PodView], desired: int) -> Health:
         obstacle = issue.subject if reason is Reason.IMAGE_PULL_FAILED else f"{issue.message or issue.reason}{subject}"
         return Health(scheduled, running=False, reason=reason, message=message, obstacle=obstacle)
     if not scheduled:
-        message = f"{scheduled_count} of {desired} workers are scheduled"
+        unplaced = desired - scheduled_count
+        waits = "1 waits for a node" if unplaced == 1 else f"{unplaced} wait for a node"
+        message = f"{started} of {counted(desired, 'worker')} started; {waits}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)
     if started < desired:
         message = f"{started} of {desired} workers have started"

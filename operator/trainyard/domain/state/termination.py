@@ -34,7 +34,6 @@ HEADLINE_CHARACTERS = 512
 MIB = 1 << 20
 
 
-
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 

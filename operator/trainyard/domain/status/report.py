@@ -15,9 +15,11 @@ from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, State
+from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_SUSPENDED, RESTARTS, inactive
 from trainyard.domain.wording import counted, same_obstacle, without_last_clause
 
 LISTED = 16
+NOT_STARTED = "no worker is started: see the condition Stalled"
 HELD_UP = frozenset(
     {Reason.UNSCHEDULABLE, Reason.IMAGE_PULL_FAILED, Reason.CONTAINER_CREATE_FAILED}
     | {Reason.VOLUME_MOUNT_FAILED, Reason.INIT_CONTAINER_SLOW}
@@ -151,14 +153,14 @@ def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
 
 def _at_rest(status: TrainingJobStatus) -> list[ConditionUpdate]:
     """Return the updates of a finished or suspended job: only a failed job stays Stalled, and none is ScalingLimited."""
-    ended, why = Reason.JOB_FINISHED, "the job has finished"
+    ended, why = Reason.JOB_FINISHED, HAS_FINISHED
     if not status.finished:
-        ended, why = Reason.SUSPENDED, "the job is suspended"
-    updates: list[ConditionUpdate] = [Clear(C.SCALING_LIMITED, ended, why)]
+        ended, why = Reason.SUSPENDED, IS_SUSPENDED
+    updates: list[ConditionUpdate] = [Clear(C.SCALING_LIMITED, ended, inactive(C.SCALING_LIMITED, why))]
     failed = status.condition(C.FAILED) if status.holds(C.FAILED) else None
     if failed is not None and status.holds(C.STALLED):
-        return [*updates, SetTrue(C.STALLED, failed.reason, failed.message)]
-    return [*updates, Clear(C.STALLED, ended, why)]
+        return [*updates, SetTrue(C.STALLED, failed.reason, HAS_FAILED)]
+    return [*updates, Clear(C.STALLED, ended, inactive(C.STALLED, why))]
 
 
 def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime) -> Health:
@@ -166,7 +168,7 @@ def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime)
     if seen.running and snapshot.job.status.awaiting_rendezvous and not opened:
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
     if snapshot.size.indivisible_because:
-        return replace(seen, running=False, reason=Reason.INVALID_SPEC, message=snapshot.size.invalid_because)
+        return replace(seen, running=False, reason=Reason.INVALID_SPEC, message=NOT_STARTED)
     if not snapshot.current and snapshot.old:
         return replace(
             seen, message=f"waiting for {counted(len(snapshot.old), 'pod')} of earlier attempts to terminate"
@@ -182,7 +184,7 @@ def _conditions(snapshot: Snapshot, seen: Health) -> list[ConditionUpdate]:
     return [
         SetTrue(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
         if seen.scheduled
-        else SetFalse(C.SCHEDULED, unplaced, f"{seen.message}{_avoiding(snapshot.job, seen.reason)}"),
+        else SetFalse(C.SCHEDULED, unplaced, _without_node(snapshot, seen.reason)),
         SetTrue(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)
         if snapshot.size.invalid_because
         else Clear(C.STALLED, seen.reason, "the job continues"),
@@ -205,7 +207,7 @@ def _running(status: TrainingJobStatus, seen: Health, *, has_pods: bool) -> Cond
     restarting = status.condition(C.RESTARTING) if status.holds(C.RESTARTING) else None
     if restarting and not has_pods:
         # Until a pod of the new attempt exists, the reason for the restart is more useful than "0 of 3 workers".
-        return SetFalse(C.RUNNING, restarting.reason, restarting.message)
+        return SetFalse(C.RUNNING, restarting.reason, inactive(C.RUNNING, RESTARTS))
     return SetFalse(C.RUNNING, seen.reason, seen.message)
 
 
@@ -233,6 +235,13 @@ def _meeting(snapshot: Snapshot, now: datetime) -> str:
     begin = snapshot.job.status.internal.backoff.not_before
     at = f"; backoff until {begin:%H:%M:%S} UTC" if begin and now < begin else ""
     return f"{count} of {desired} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
+
+
+def _without_node(snapshot: Snapshot, reason: Reason) -> str:
+    """Return the message of Scheduled while it is False. Running has the message of the scheduler."""
+    size = snapshot.size.desired
+    placed = sum(pod.state is not State.PENDING for pod in snapshot.current)
+    return f"{placed} of {counted(size, 'worker')} {'has' if size == 1 else 'have'} a node{_avoiding(snapshot.job, reason)}"
 
 
 def _avoiding(job: JobView, reason: Reason) -> str:

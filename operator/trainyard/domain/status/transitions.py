@@ -33,6 +33,7 @@ from trainyard.domain.recovery.suspect_nodes import remembered
 from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_SUSPENDED, RESTARTS, inactive
 
 EXPECTED = frozenset(
     {Reason.RESIZED, Reason.NODES_RELEASED, Reason.TEMPLATE_CHANGED, Reason.NO_PYTHON, Reason.AGENT_DISABLED}
@@ -94,7 +95,7 @@ def resume(job: JobView, now: datetime) -> Outcome:
     return Outcome(
         {**start(job, now), "phase": Phase.PENDING, "observed_generation": job.generation},
         # The image may have changed: the agent may be able to run in it.
-        [SetFalse(C.SUSPENDED, Reason.RESUMED, "the job continues"), Remove(C.AGENT_INJECTED)],
+        [SetFalse(C.SUSPENDED, Reason.RESUMED, "lifecycle.suspend is false"), Remove(C.AGENT_INJECTED)],
         events=[Event("Normal", Reason.RESUMED, f"the job resumes with attempt {job.status.attempt}")],
     )
 
@@ -114,9 +115,11 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         changes |= _next_attempt(status, snapshot.size.current, now)
     conditions: list[ConditionUpdate] = [
         SetTrue(C.SUSPENDED, Reason.SUSPENDED, message),
-        SetFalse(C.SCHEDULED, Reason.SUSPENDED, message),
-        SetFalse(C.RUNNING, Reason.SUSPENDED, message),
-        *(Clear(kind, Reason.SUSPENDED, message) for kind in (C.RESTARTING, C.STRAGGLING, C.RESIZING)),
+        *(SetFalse(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED)) for kind in (C.SCHEDULED, C.RUNNING)),
+        *(
+            Clear(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED))
+            for kind in (C.RESTARTING, C.STRAGGLING, C.RESIZING)
+        ),
     ]
     return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
 
@@ -156,7 +159,10 @@ def fail(job: JobView, decision: Fail, now: datetime) -> Outcome:
         "ready": f"0/{workers}",
         **decision.changes,
     }
-    updates = [SetTrue(kind, decision.reason, decision.message) for kind in (C.FAILED, C.STALLED)]
+    updates = [
+        SetTrue(C.FAILED, decision.reason, decision.message),
+        SetTrue(C.STALLED, decision.reason, HAS_FAILED),
+    ]
     return Outcome(changes, [*_finished(event), *updates], events=[event])
 
 
@@ -182,8 +188,8 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
         changes["rendezvous"] = Rendezvous(attempt=status.attempt + 1, address=worker_host(job.name, 0))
     conditions = [
         SetTrue(C.RESTARTING, reason, message),
-        SetFalse(C.RUNNING, reason, message),
-        Clear(C.STRAGGLING, reason, message),
+        SetFalse(C.RUNNING, reason, inactive(C.RUNNING, RESTARTS)),
+        Clear(C.STRAGGLING, reason, inactive(C.STRAGGLING, RESTARTS)),
         *decision.conditions,
     ]
     return Outcome(changes, conditions, events=[Event("Normal" if reason in EXPECTED else "Warning", reason, message)])
@@ -230,9 +236,9 @@ def _finished(event: Event) -> list[ConditionUpdate]:
     """Return the conditions of a job that finishes by this event, but for Complete and Failed."""
     return [
         # Running has the reason for which the job finished: `kubectl get -o wide` prints it.
-        SetFalse(C.RUNNING, event.reason, event.note),
-        *(Clear(kind, event.reason, event.note) for kind in (C.STRAGGLING, C.RESIZING)),
-        Clear(C.RESTARTING, Reason.JOB_FINISHED, "the job has finished"),
+        SetFalse(C.RUNNING, event.reason, inactive(C.RUNNING, HAS_FINISHED)),
+        *(Clear(kind, event.reason, inactive(kind, HAS_FINISHED)) for kind in (C.STRAGGLING, C.RESIZING)),
+        Clear(C.RESTARTING, Reason.JOB_FINISHED, inactive(C.RESTARTING, HAS_FINISHED)),
     ]
 
 

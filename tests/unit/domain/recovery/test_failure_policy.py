@@ -129,7 +129,8 @@ def test_node_rejection_stays_in_status_during_backoff() -> None:
     running = decided.status.condition(C.RUNNING)
     assert running is not None
     assert running.reason == Reason.ADMISSION_REJECTED
-    assert "was rejected by its node: UnexpectedAdmissionError: no device is healthy" in running.message
+    assert decided.status.message is not None
+    assert "was rejected by its node: UnexpectedAdmissionError: no device is healthy" in decided.status.message
 
 
 def test_victim_is_waited_for_without_a_write() -> None:

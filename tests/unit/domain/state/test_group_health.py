@@ -16,14 +16,20 @@ RUNNING = job(3).running()
         pytest.param(
             job(3),
             Health(
-                scheduled=False, running=False, reason=Reason.WORKERS_PENDING, message="0 of 3 workers are scheduled"
+                scheduled=False,
+                running=False,
+                reason=Reason.WORKERS_PENDING,
+                message="0 of 3 workers started; 3 wait for a node",
             ),
             id="no pods at all",
         ),
         pytest.param(
             PLACED.gone(2),
             Health(
-                scheduled=False, running=False, reason=Reason.WORKERS_PENDING, message="2 of 3 workers are scheduled"
+                scheduled=False,
+                running=False,
+                reason=Reason.WORKERS_PENDING,
+                message="0 of 3 workers started; 1 waits for a node",
             ),
             id="one missing",
         ),
