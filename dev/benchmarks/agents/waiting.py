@@ -90,7 +90,7 @@ class Crowd:
 
 
 async def measure(crowd: Crowd, ask: Ask, jobs: int, workers: int) -> list[dict[str, Any]]:
-    """Return the rows: states of agents in batches, then waiting agents, then a new attempt of one job, of a tenth of all jobs, of all jobs."""
+    """Return the rows: states of agents in batches, waiting agents, and new attempts of more and more jobs."""
     room = asyncio.Semaphore(HANDSHAKES)
     relayed = await ask(f"relay {jobs} {workers}")
     before = await ask("")
