@@ -239,18 +239,22 @@ async def test_certificates_from_a_wrong_clock_are_replaced(site: Site) -> None:
     shake_hands(keeper.certificate.context, keeper.certificate.authority, HOST)
 
 
+@pytest.mark.parametrize("fault", [{"status": 503}, {"drop": True}, {"status": 500, "text": "<html>"}], ids=str)
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_silent_api_server_is_retried(site: Site, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+async def test_silent_api_server_is_retried(
+    site: Site, monkeypatch: pytest.MonkeyPatch, method: str, fault: Json
+) -> None:
     monkeypatch.setattr(certificate_keeper, "MAX_RETRY_SECONDS", 0.01)
     site.create()
-    site.api.fault(method=method, path=".*/secrets/.*", status=503, times=3)
+    site.api.fault(method=method, path=".*/secrets/.*", times=3, **fault)
     keeper = site.keeper()
     task = asyncio.create_task(keeper.keep())
     try:
-        await until(lambda: keeper.certificate.loaded.is_set())
+        await until(keeper.certificate.loaded.is_set)
     finally:
         task.cancel()
-    assert site.failures == 3
+    # The HTTP client itself repeats a request whose connection was dropped.
+    assert 1 <= site.failures <= 3
     assert keeper.certificate.authority == site.stored.authority.decode()
 
 
