@@ -1,5 +1,6 @@
 """The API server of these tests: one that writes down who asked for what, and that grants what a test grants and no more."""
 
+import base64
 import json
 import signal
 import time
@@ -19,6 +20,8 @@ from tests.unit.helm.chart import ROOT, Chart
 Json = dict[str, Any]
 HOME = "trainyard-system"
 ACCOUNT = "trainyard"
+CERTIFICATE = "trainyard-coordinator-cert"
+SECRETS = f"/api/v1/namespaces/{HOME}/secrets"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOBS = "/apis/trainyard.dev/v1alpha1"
 KINDS = {"Role": "roles", "RoleBinding": "rolebindings", "ClusterRole": "clusterroles"}
@@ -102,6 +105,16 @@ class Plane(ControlPlane):
         for kind in KINDS:
             for manifest in release.all(kind):
                 self.grant(manifest)
+
+    def empty_secret(self) -> None:
+        """Make the Secret of the coordinator's certificate again, without data, as the chart does."""
+        self.forget(f"{SECRETS}/{CERTIFICATE}")
+        self.call("POST", SECRETS, {"metadata": {"name": CERTIFICATE}, "type": "Opaque"})
+
+    def certificate(self) -> dict[str, bytes]:
+        """What is in it."""
+        data = self.find(f"{SECRETS}/{CERTIFICATE}").get("data") or {}
+        return {name: base64.b64decode(value) for name, value in data.items()}
 
     def kubeconfig_of_a_pod(self, name: str) -> Path:
         """A kubeconfig with a token of the operator's account of its own, and with its namespace."""

@@ -9,10 +9,18 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.api.plane import Plane
+from tests.api.plane import CERTIFICATE, HOME, Plane
 from tests.support.control_plane import free_port, start_mortal
 from tests.support.polling import until
 from tests.unit.helm.chart import ROOT
+
+HOST = f"trainyard-coordinator.{HOME}.svc"
+
+
+def coordinator(port: int) -> dict[str, str]:
+    """The settings of an operator that serves agents, with its own certificate."""
+    address = {"coordinator_host": "127.0.0.1", "coordinator_port": str(port)}
+    return {**address, "coordinator_url": f"https://{HOST}:8443", "coordinator_secret": CERTIFICATE}
 
 
 class Operator:

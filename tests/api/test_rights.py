@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from tests.api.nodes import Namespace
-from tests.api.plane import HOME, Plane
-from tests.api.process import Operator, operator
-from tests.support.granted_permissions import ELECTION, OPERATOR
+from tests.api.plane import ACCOUNT, CERTIFICATE, HOME, Plane
+from tests.api.process import Operator, coordinator, operator
+from tests.support.control_plane import free_port
+from tests.support.granted_permissions import (
+    CERTIFICATE as CERTIFICATE_GRANTS,
+    ELECTION,
+    OPERATOR,
+    ROLES,
+    without_name,
+)
 from tests.support.polling import until
 from tests.unit.helm.chart import Chart, Manifest, Release
 
@@ -34,8 +41,7 @@ class Stage:
     running: ExitStack = field(default_factory=ExitStack)
 
     def roles(self) -> list[Manifest]:
-        names = ("ClusterRole", "trainyard"), ("Role", "trainyard-leader-election")
-        return [self.release.one(*name) for name in names]
+        return [self.release.one(*name) for name in ROLES]
 
     def deny(self, *rights: Right) -> None:
         for role in self.roles():
@@ -266,6 +272,22 @@ def electing(stage: Stage) -> None:
     until(lambda: op.get("readyz")[0] == 200, 10, "readiness")
 
 
+def issuing_certificates(stage: Stage) -> None:
+    """Pods get the authority when they are created, so the operator does not lead without a certificate."""
+    verb = stage.right[2]
+    stage.plane.empty_secret()
+    op = stage.start(**ALONE, **coordinator(free_port()))
+    words = f'cannot {verb} resource "secrets"'
+    until(lambda: words in op.get("readyz")[1], 20, f"readiness to tell of {stage.right}")
+    assert "the coordinator has no certificate" in op.get("readyz")[1]
+    assert op.get("readyz")[0] == 503
+    assert op.get("healthz")[0] == 200
+    assert stage.counted(op)
+    stage.heal()
+    until(lambda: op.get("readyz")[0] == 200, 60, "readiness")
+    assert stage.plane.certificate()
+
+
 PLAYS: dict[Right, Callable[[Stage], None]] = {
     ("", "pods", "create"): creating,
     ("", "services", "create"): creating,
@@ -283,6 +305,7 @@ PLAYS: dict[Right, Callable[[Stage], None]] = {
     ("events.k8s.io", "events", "patch"): repeating_events,
     **{("", what, verb): watching for what in ("pods", "services") for verb in ("list", "watch")},
     **{("trainyard.dev", "trainingjobs", verb): watching for verb in ("list", "watch")},
+    **{("", "secrets", verb): issuing_certificates for verb in ("get", "update")},
     **{("coordination.k8s.io", "leases", verb): electing for verb in ("get", "update", "create")},
 }
 
@@ -301,8 +324,8 @@ def a_stage(plane: Plane, lab: Namespace, chart: Chart, right: Right) -> Iterato
 
 def test_no_right_of_the_chart_is_left_out() -> None:
     granted = {
-        (group, resource.removesuffix("/trainyard"), verb)
-        for grants in (OPERATOR, ELECTION)
+        (group, without_name(resource), verb)
+        for grants in (OPERATOR, ELECTION, CERTIFICATE_GRANTS)
         for (group, resource), verbs in grants.items()
         for verb in verbs
     }
@@ -319,3 +342,29 @@ def test_a_right_that_is_missing_for_a_while(plane: Plane, lab: Namespace, chart
         assert logs == [], logs[0].read_text()
     refused = [request for request in plane.requests()[before:] if request.code == 403]
     assert 0 < len(refused) < 60, "it is tried again, and not at full speed"
+
+
+@pytest.mark.usefixtures("granted")
+@pytest.mark.parametrize(
+    ("verb", "name", "namespace", "allowed"),
+    [
+        ("get", CERTIFICATE, HOME, True),
+        ("update", CERTIFICATE, HOME, True),
+        *((verb, CERTIFICATE, HOME, False) for verb in ("create", "delete", "list", "watch", "patch")),
+        *(
+            (verb, name, HOME, False)
+            for verb in ("get", "update")
+            for name in ("other", "trainyard-coordinator-tls", "")
+        ),
+        *((verb, CERTIFICATE, "lab", False) for verb in ("get", "update")),
+        ("list", "", "", False),
+    ],
+)
+def test_the_right_to_secrets_covers_one_name(
+    plane: Plane, verb: str, name: str, namespace: str, *, allowed: bool
+) -> None:
+    about = {"verb": verb, "resource": "secrets", "name": name, "namespace": namespace}
+    spec = {"user": f"system:serviceaccount:{HOME}:{ACCOUNT}", "resourceAttributes": about}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = plane.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    assert answer["status"]["allowed"] is allowed

@@ -7,6 +7,7 @@ import pytest
 from dev.demo import install
 from tests.cluster.kube import Kube, job
 
+CERTIFICATE = "trainyard-coordinator-cert"
 ACCOUNT = f"system:serviceaccount:{install.NAMESPACE}:trainyard"
 
 
@@ -39,6 +40,23 @@ def test_least_privilege(kube: Kube, verb: str, what: str, *, allowed: bool) -> 
         assert "no" in kube.refused(*command)
 
 
+@pytest.mark.parametrize(
+    ("verb", "secret", "allowed"),
+    [
+        ("get", CERTIFICATE, True),
+        ("update", CERTIFICATE, True),
+        ("delete", CERTIFICATE, False),
+        ("get", "trainyard-coordinator-tls", False),
+    ],
+)
+def test_one_secret_is_accessible(operator: Kube, verb: str, secret: str, *, allowed: bool) -> None:
+    command = ["auth", "can-i", verb, f"secrets/{secret}", "--as", ACCOUNT]
+    if allowed:
+        assert operator.run(*command).strip() == "yes"
+    else:
+        assert "no" in operator.refused(*command)
+
+
 def test_the_operator_is_restricted(operator: Kube) -> None:
     for pod in operator.find_all("pods", "app.kubernetes.io/name=trainyard"):
         context = pod["spec"]["containers"][0]["securityContext"]
@@ -49,10 +67,10 @@ def test_the_operator_is_restricted(operator: Kube) -> None:
 
 
 def test_an_upgrade_keeps_the_certificate_that_workers_know(operator: Kube) -> None:
-    before = operator.get("secret", "trainyard-coordinator-tls")["data"]
+    before = operator.get("secret", CERTIFICATE)["data"]
     install.install(operator.cluster)
-    assert operator.get("secret", "trainyard-coordinator-tls")["data"] == before
-    assert set(before) == {"tls.crt", "tls.key", "ca.crt"}
+    assert operator.get("secret", CERTIFICATE)["data"] == before
+    assert set(before) == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
 
 
 def test_two_operators_run_on_two_nodes(operator: Kube) -> None:

@@ -20,6 +20,18 @@ ELECTION: Grants = {
     ("coordination.k8s.io", "leases/trainyard"): {"get", "update"},
     ("coordination.k8s.io", "leases"): {"create"},
 }
+CERTIFICATE: Grants = {("", "secrets/trainyard-coordinator-cert"): {"get", "update"}}
+ROLES = (
+    ("ClusterRole", "trainyard"),
+    ("Role", "trainyard-leader-election"),
+    ("Role", "trainyard-coordinator-cert"),
+)
+"""The roles of a release called trainyard that its operator is bound to."""
+
+
+def without_name(resource: str) -> str:
+    """Return the resource of a permission that may be restricted to one object of it."""
+    return resource.removesuffix("/trainyard").removesuffix("/trainyard-coordinator-cert")
 
 
 def grants(role: Manifest) -> Grants:

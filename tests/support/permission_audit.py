@@ -16,12 +16,11 @@ from typing import Any, Final
 
 from dev.localcluster.tools import ensure
 from tests.support.control_plane import OPERATOR
-from tests.support.granted_permissions import grants
+from tests.support.granted_permissions import ROLES, grants, without_name
 from tests.unit.helm.chart import Chart, Release
 
 FOLDER: Final = "TRAINYARD_AUDIT"
 EVERYTHING: Final = {"networkPolicy": {"jobs": {"enabled": True}}}
-ROLES: Final = (("ClusterRole", "trainyard"), ("Role", "trainyard-leader-election"))
 OWNING: Final = "cannot set blockOwnerDeletion"
 """The error of an account that may not `update` the finalizers of an owner. An admission plugin checks this permission;
 no request of its own does."""
@@ -60,7 +59,7 @@ def record(log: Path) -> None:
 def granted(release: Release) -> set[Permission]:
     """Return all permissions that the chart grants to the operator."""
     return {
-        (group, resource.removesuffix("/trainyard"), verb)
+        (group, without_name(resource), verb)
         for role in ROLES
         for (group, resource), verbs in grants(release.one(*role)).items()
         for verb in verbs

@@ -15,7 +15,7 @@ from dev.benchmarks.agents.credentials import Issuer, certificate
 from tests.support.jobs import NOW, job
 from trainyard.api.agent_protocol import REPORT_PATH
 from trainyard.coordinator.agent_registry import AgentRegistry
-from trainyard.coordinator.certificate import Certificate
+from trainyard.coordinator.certificate import CertificateFolder
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
@@ -47,11 +47,13 @@ class RunningCoordinator:
         report_counter = Counter("trainyard_agent_reports", "…", ["result"], registry=self.registry)
         sync_counter = Counter("trainyard_agent_calls", "…", ["result"], registry=self.registry)
         self.agent_registry = AgentRegistry(lambda: NOW, lambda uid, _: self.changes.append(uid), lambda: 0.0)
+        self.certificate_folder = CertificateFolder(folder)
+        self.certificate_folder.load()
         self.server = CoordinatorServer(
             TokenVerifier(fetch),
             self.progress_store,
             self.agent_registry,
-            Certificate(folder),
+            self.certificate_folder.certificate,
             lambda: self.leading,
             report_counter,
             sync_counter,

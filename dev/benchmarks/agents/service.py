@@ -21,6 +21,7 @@ from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.coordination import create_coordinator
 from trainyard.controller.reconcile.resources import job_record, pod_record
+from trainyard.coordinator.certificate import CertificateFolder
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.plan import plan
 from trainyard.domain.state.worker_views import AgentView
@@ -84,13 +85,14 @@ class Service:
         self.registry, self.caches = CollectorRegistry(), Caches.empty()
         fill(self.caches, jobs, workers)
         self.queue: WorkQueue[str] = WorkQueue()
-        settings = Settings(coordinator_url="https://localhost:1", coordinator_tls=folder)
+        settings = Settings(coordinator_url="https://localhost:1")
         session = cast("Session", _Cluster(orjson.loads((folder / "keys.json").read_bytes())))
         made = create_coordinator(
             settings, session, self.caches, self.queue, self.registry, lambda: True, lambda _: True
         )
         if made is None:
             raise ValueError("the coordinator is disabled")
+        CertificateFolder(folder, made.certificate).load()
         self.coordinator = made
         self.reconciles = 0
         self.late: list[float] = []

@@ -48,14 +48,29 @@ app.kubernetes.io/component: helm-test
 {{- printf "%s-coordinator.%s.svc" (include "trainyard.fullname" .) .Release.Namespace -}}
 {{- end -}}
 
-{{- define "trainyard.coordinatorSecret" -}}
+{{/*
+The Secret of the certificate that the operator issues and renews itself; empty if the certificate has another source.
+Its name is not that of the Secret that earlier versions filled: an upgrade would remove the data of that one.
+*/}}
+{{- define "trainyard.ownCertificate" -}}
+{{- if .Values.coordinator.enabled -}}
 {{- with .Values.coordinator.tls -}}
 {{- if and .existingSecret .certManager.enabled -}}
 {{- fail "coordinator.tls: existingSecret and certManager.enabled exclude each other: remove one of them" -}}
 {{- end -}}
+{{- if not (or .existingSecret .certManager.enabled) -}}
+{{- printf "%s-coordinator-cert" (include "trainyard.fullname" $) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret that the operator mounts. Of its own certificate: the one that an earlier version of the chart filled, if it is there. */}}
+{{- define "trainyard.coordinatorSecret" -}}
+{{- with .Values.coordinator.tls -}}
 {{- /* cert-manager's Secret has another name: Helm does not adopt a Secret that it has not created. */ -}}
-{{- $own := .certManager.enabled | ternary "coordinator-cert-manager-tls" "coordinator-tls" -}}
-{{- default (printf "%s-%s" (include "trainyard.fullname" $) $own) .existingSecret -}}
+{{- $name := .certManager.enabled | ternary "coordinator-cert-manager-tls" "coordinator-tls" -}}
+{{- default (printf "%s-%s" (include "trainyard.fullname" $) $name) .existingSecret -}}
 {{- end -}}
 {{- end -}}
 
@@ -145,7 +160,7 @@ app.kubernetes.io/component: helm-test
 {{- define "trainyard.extraEnv" -}}
 {{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_CONCURRENT_RECONCILES" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
 {{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_DURATION_SECONDS" "TRAINYARD_NAMESPACES") -}}
-{{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT" "TRAINYARD_ISOLATE_JOBS" "TRAINYARD_JOB_PEERS") -}}
+{{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT" "TRAINYARD_COORDINATOR_SECRET" "TRAINYARD_ISOLATE_JOBS" "TRAINYARD_JOB_PEERS") -}}
 {{- $settings = concat $settings (list "TRAINYARD_AGENT_PULL_SECRETS" "TRAINYARD_ACCELERATORS" "TRAINYARD_WORKER_LABELS" "TRAINYARD_WORKER_ANNOTATIONS") -}}
 {{- $named := list -}}
 {{- range .Values.extraEnv -}}

@@ -56,8 +56,6 @@ BODY_TIMEOUT_SECONDS = 10.0
 """How long the body of a request may take to arrive."""
 MAX_FAILURE_AGE_SECONDS = 24 * 3600.0
 """An older failure is taken for one of this age."""
-CERTIFICATE_CHECK_SECONDS = 60.0
-"""How often the files of the certificate are read."""
 
 
 @dataclass(slots=True)
@@ -93,13 +91,11 @@ class CoordinatorServer:
             handler_cancellation=True,
         )
         await runner.setup()
-        renewal = asyncio.create_task(self._reload_certificate())
         try:
             tls, on_full = self.certificate.context, self.agent_registry.restart_grace_period
             async with listen(runner, host, port, tls, self.authenticated, on_full) as bound_port:
                 yield bound_port
         finally:
-            renewal.cancel()
             await runner.cleanup()
 
     async def _report(self, request: web.Request) -> web.Response:
@@ -193,11 +189,6 @@ class CoordinatorServer:
             raise RefusedError(
                 RejectionReason.TOO_SLOW, f"the body took longer than {BODY_TIMEOUT_SECONDS:.0f} s"
             ) from error
-
-    async def _reload_certificate(self) -> None:
-        while True:
-            await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
-            self.certificate.reload()
 
 
 def _assignment_json(current: Assignment) -> Json:

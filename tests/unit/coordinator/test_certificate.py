@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from dev.benchmarks.agents.credentials import certificate
-from trainyard.coordinator.certificate import MAX_AUTHORITY_BYTES, Certificate, CertificateError
+from trainyard.certificates.contents import CertificateError
+from trainyard.coordinator.certificate import MAX_AUTHORITY_BYTES, CertificateFolder
+
+
+def loaded(folder: Path) -> CertificateFolder:
+    shown = CertificateFolder(folder)
+    shown.load()
+    return shown
 
 
 @pytest.fixture
@@ -16,32 +23,32 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_workers_are_given_the_authority(folder: Path) -> None:
-    assert Certificate(folder).authority == (folder / "ca.crt").read_text()
+    assert loaded(folder).certificate.authority == (folder / "ca.crt").read_text()
 
 
 def test_publicly_trusted_certificate_needs_no_authority(folder: Path) -> None:
     (folder / "ca.crt").unlink()
-    assert Certificate(folder).authority == ""
+    assert loaded(folder).certificate.authority == ""
 
 
 def test_renewed_certificate_is_loaded(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    shown = Certificate(folder)
+    shown = loaded(folder)
     shown.reload()
     assert not caplog.records
     authority = certificate(folder)
     shown.reload()
-    assert shown.authority == authority
+    assert shown.certificate.authority == authority
     assert "loaded renewed certificate" in caplog.text
 
 
 def test_broken_renewal_is_logged_once_and_ignored(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shown = Certificate(folder)
-    before = shown.authority
+    shown = loaded(folder)
+    before = shown.certificate.authority
     (folder / "tls.key").write_text("torn")
     shown.reload()
     shown.reload()
-    assert shown.authority == before
+    assert shown.certificate.authority == before
     assert [record.message.count("keeping the earlier one") for record in caplog.records] == [1]
 
 
@@ -63,11 +70,11 @@ def test_unusable_file_is_named_in_the_error(folder: Path, name: str, content: b
     else:
         (folder / name).write_bytes(content)
     with pytest.raises(CertificateError, match=words):
-        Certificate(folder)
+        loaded(folder)
 
 
 def test_a_key_of_another_certificate_is_refused(folder: Path, tmp_path: Path) -> None:
     certificate(tmp_path / "other")
     (folder / "tls.key").write_bytes((tmp_path / "other" / "tls.key").read_bytes())
     with pytest.raises(CertificateError, match="do not make a certificate"):
-        Certificate(folder)
+        loaded(folder)

@@ -58,8 +58,11 @@ class Chart:
 
     def render(self, values: Mapping[str, Any] | None = None, *, release: str = "trainyard") -> Release:
         """Return the rendered release. Raises RefusedError with helm's message."""
-        done = self._helm("template", release, str(self.folder), "--namespace", "trainyard-system", values=values)
-        return Release(tuple(_documents(done)))
+        return Release(tuple(_documents(self.text(values, release=release))))
+
+    def text(self, values: Mapping[str, Any] | None = None, *, release: str = "trainyard") -> str:
+        """Return the output of `helm template`. Raises RefusedError with helm's message."""
+        return self._helm("template", release, str(self.folder), "--namespace", "trainyard-system", values=values)
 
     def lint(self) -> str:
         return self._helm("lint", "--strict", str(self.folder))

@@ -101,6 +101,15 @@ def test_each_pod_policy_detects_its_violation(hardened: Release, tmp_path: Path
         ({"apiGroups": ["*"], "resources": ["pods"], "verbs": ["get"]}, "a star"),
         ({"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}, "rights on pods/exec"),
         ({"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["x"], "verbs": ["bind"]}, "the verb bind"),
+        ({"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}, "rights on secrets"),
+        (
+            {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a", "b"], "verbs": ["get"]},
+            "rights on secrets",
+        ),
+        (
+            {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"], "verbs": ["delete"]},
+            "rights on secrets",
+        ),
     ],
 )
 def test_each_permission_policy_detects_its_violation(rule: Manifest, words: str, tmp_path: Path) -> None:

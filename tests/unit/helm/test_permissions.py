@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.granted_permissions import ELECTION, OPERATOR, Grants, grants
+from tests.support.granted_permissions import CERTIFICATE, ELECTION, OPERATOR, Grants, grants
 from tests.unit.helm.chart import Chart, Release
 
 ISOLATION: Grants = {("networking.k8s.io", "networkpolicies"): {"get", "create"}}
@@ -72,6 +72,7 @@ def test_network_policy_permission_needs_its_value(chart: Chart) -> None:
 CLUSTER_WIDE = [
     ("ClusterRole", None, "trainyard"),
     ("Role", "trainyard-system", "trainyard-leader-election"),
+    ("Role", "trainyard-system", "trainyard-coordinator-cert"),
 ]
 
 
@@ -84,8 +85,27 @@ def test_lease_permission_is_minimal(chart: Chart, release: Release) -> None:
     role = release.one("Role", "trainyard-leader-election")
     assert (grants(role), role["metadata"]["namespace"]) == (ELECTION, "trainyard-system")
     alone = chart.render({"replicas": 1, "leaderElection": {"enabled": False}, "helmTest": {"enabled": False}})
-    assert alone.all("Role") == []
-    assert roles_bound_to(alone, account(alone)) == CLUSTER_WIDE[:1]
+    assert roles_bound_to(alone, account(alone)) == [CLUSTER_WIDE[0], CLUSTER_WIDE[2]]
+
+
+def test_secret_permission_covers_one_name(release: Release) -> None:
+    role = release.one("Role", "trainyard-coordinator-cert")
+    assert (grants(role), role["metadata"]["namespace"]) == (CERTIFICATE, "trainyard-system")
+    assert release.one("Secret", "trainyard-coordinator-cert").keys().isdisjoint({"data", "stringData"})
+
+
+@pytest.mark.parametrize(
+    "coordinator",
+    [
+        {"enabled": False},
+        {"tls": {"existingSecret": "mine"}},
+        {"tls": {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}},
+    ],
+)
+def test_other_certificates_need_no_secret_permission(chart: Chart, coordinator: dict[str, Any]) -> None:
+    release = chart.render({"coordinator": coordinator})
+    assert roles_bound_to(release, account(release)) == CLUSTER_WIDE[:2]
+    assert release.all("Secret") == []
 
 
 def test_watched_namespaces_get_no_cluster_role(chart: Chart) -> None:
@@ -95,6 +115,7 @@ def test_watched_namespaces_get_no_cluster_role(chart: Chart) -> None:
         ("Role", "lab", "trainyard"),
         ("Role", "trainyard-system", "trainyard"),
         ("Role", "trainyard-system", "trainyard-leader-election"),
+        ("Role", "trainyard-system", "trainyard-coordinator-cert"),
     ]
     events = ("events.k8s.io", "events")
     assert grants(release.one("Role", "trainyard-leader-election")) == {**ELECTION, events: OPERATOR[events] - {"list"}}

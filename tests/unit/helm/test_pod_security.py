@@ -95,6 +95,7 @@ def test_pod_is_stricter_than_restricted(release: Release) -> None:
         "downwardAPI",
     ]
     assert container["volumeMounts"][0]["mountPath"] == "/var/run/secrets/kubernetes.io/serviceaccount"
-    # The kubelet mounts the certificate: the operator itself cannot read a Secret.
-    assert certificate == {"name": "coordinator-tls", "secret": {"secretName": "trainyard-coordinator-tls"}}
+    # Of an earlier version of the chart: the operator itself cannot read that Secret.
+    earlier = {"secretName": "trainyard-coordinator-tls", "optional": True}
+    assert certificate == {"name": "coordinator-tls", "secret": earlier}
     assert pod["enableServiceLinks"] is False

@@ -34,7 +34,9 @@ def test_installed_objects(release: Release) -> None:
         ("ClusterRole", "trainyard-admin"),
         ("Service", "trainyard-metrics"),
         ("Service", "trainyard-coordinator"),
-        ("Secret", "trainyard-coordinator-tls"),
+        ("Secret", "trainyard-coordinator-cert"),
+        ("Role", "trainyard-coordinator-cert"),
+        ("RoleBinding", "trainyard-coordinator-cert"),
         ("Deployment", "trainyard"),
         ("PodDisruptionBudget", "trainyard"),
         # The objects of `helm test`.
@@ -43,6 +45,12 @@ def test_installed_objects(release: Release) -> None:
         ("RoleBinding", "trainyard-helm-test"),
         ("Pod", "trainyard-helm-test"),
     }
+
+
+def test_rendering_twice_gives_the_same_bytes(chart: Chart) -> None:
+    """GitOps tools compare what they render with what they applied."""
+    first, second = (chart.text({"networkPolicy": {"jobs": {"enabled": True}}}) for _ in range(2))
+    assert first == second
 
 
 def test_optional_parts_can_be_disabled(chart: Chart) -> None:
@@ -111,6 +119,7 @@ def test_settings_become_environment_variables(chart: Chart) -> None:
         "TRAINYARD_AGENT_IMAGE_VOLUME": "false",
         "TRAINYARD_COORDINATOR_URL": "https://blue-trainyard-coordinator.trainyard-system.svc:8443",
         "TRAINYARD_COORDINATOR_PORT": "8443",
+        "TRAINYARD_COORDINATOR_SECRET": "blue-trainyard-coordinator-cert",
     }
 
 

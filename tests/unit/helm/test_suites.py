@@ -20,7 +20,7 @@ TEMPLATES = sorted(path.name for path in (CHART / "templates").iterdir() if not 
 BROKEN = [
     ("NOTES.txt", "{{- else if .Values.crds.keep }}", "{{- else }}"),
     ("admission.yaml", 'not (hasSuffix "-operator" .)', 'not (hasSuffix "-author" .)'),
-    ("coordinator.yaml", "{{- else if not $tls.existingSecret }}", "{{- else }}"),
+    ("coordinator.yaml", "{{- else if $own }}", "{{- else }}"),
     ("crd.yaml", '"helm.sh/resource-policy" "keep"', '"helm.sh/resource-policy" "delete"'),
     ("dashboards.yaml", "default $.Release.Namespace $values.namespace", "$.Release.Namespace"),
     ("deployment.yaml", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),

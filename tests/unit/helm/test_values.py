@@ -223,7 +223,7 @@ def test_chart_defaults_equal_operator_defaults(release: Release, monkeypatch: p
         monkeypatch.setenv(name, value or "a-pod")
     image = release.container()["image"]
     url = "https://trainyard-coordinator.trainyard-system.svc:8443"
-    own: dict[str, Any] = {"instance": "a-pod", "pod_uid": "a-pod"}
+    own: dict[str, Any] = {"instance": "a-pod", "pod_uid": "a-pod", "coordinator_secret": "trainyard-coordinator-cert"}
     assert Settings() == Settings.model_construct(**own, agent_image=image, coordinator_url=url)
 
 

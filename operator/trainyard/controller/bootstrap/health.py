@@ -57,6 +57,8 @@ class Health(Collector):
     permissions: PermissionTracker
     leadership: Callable[[], str]
     """Describe this process's part in the election; empty if there is no election."""
+    certificate: Callable[[], str]
+    """Return why the coordinator has no certificate; empty if it has one or needs none."""
     registry: CollectorRegistry = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -74,9 +76,12 @@ class Health(Collector):
         return problems
 
     def obstacles(self) -> list[str]:
-        """Return one sentence for each obstacle that a restart cannot fix: missing permissions and pending first lists."""
+        """Return one sentence for each obstacle that a restart cannot fix: missing permissions, pending first lists, and a
+        missing certificate.
+        """
         unlisted = [f"{watch} have not been listed yet" for watch in self.watches if not watch.synced.is_set()]
-        return [*map(remedy, filter(self._is_essential, sorted(self.permissions.missing(), key=str))), *unlisted]
+        missing = map(remedy, filter(self._is_essential, sorted(self.permissions.missing(), key=str)))
+        return [*missing, *unlisted, *filter(None, [self.certificate()])]
 
     def _is_essential(self, permission: Permission) -> bool:
         """Return whether the operator cannot watch or lead without this permission. Any other missing one affects

@@ -9,13 +9,13 @@ import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from pydantic import ValidationError
 
+from trainyard.certificates.contents import CertificateError
 from trainyard.controller.bootstrap import logs
 from trainyard.controller.bootstrap.http_server import ListenError
 from trainyard.controller.bootstrap.limits import collect_garbage_rarely, raise_open_file_limit
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
-from trainyard.coordinator.certificate import CertificateError
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.kube.login import LoginError, connect

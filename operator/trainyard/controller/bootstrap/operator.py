@@ -11,6 +11,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter
 
 from trainyard.api.constants import CONTROLLER_NAME
+from trainyard.controller.bootstrap.certificate_keeper import CertificateKeeper
+from trainyard.controller.bootstrap.certificate_source import CertificateSource, create_certificate_source
 from trainyard.controller.bootstrap.election import ElectionMetrics, create_elector, record_leader_event
 from trainyard.controller.bootstrap.health import Health
 from trainyard.controller.bootstrap.http_server import serve
@@ -75,6 +77,8 @@ class Operator:
     """None: leader election is off, and this process is the only one."""
     coordinator: CoordinatorServer | None
     """None: agents have no endpoint to connect to."""
+    certificate_source: CertificateSource | None
+    """None: without a coordinator."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     @classmethod
@@ -85,7 +89,7 @@ class Operator:
         metrics: EngineMetrics,
         registry: CollectorRegistry,
     ) -> "Operator":
-        """Create all components; none of them runs yet."""
+        """Create all components; none of them runs yet. Raises CertificateError."""
         _count_forbidden_requests(session.permissions, registry)
         pod_lock = acquire_pod_lock(settings.instance, settings.pod_uid if settings.leader_election else None)
         elector = create_elector(settings, session, pod_lock) if settings.leader_election else None
@@ -106,6 +110,9 @@ class Operator:
             return all(scope.opened for scope in scopes if scope.namespace in {None, namespace})
 
         coordinator = create_coordinator(settings, session, caches, queue, registry, leading, is_reconciled)
+        certificate_source = (
+            create_certificate_source(settings, session, coordinator.certificate, registry) if coordinator else None
+        )
         pace = StatusPace(time.monotonic)
         restart_support = ContainerRestartSupport(writer)
         reconciler = Reconciler(
@@ -141,9 +148,23 @@ class Operator:
         register_clock_offset(session.clock, registry)
         watches = [watch for scope in scopes for watch in scope.watches()]
         leadership = elector.describe if elector is not None else str
-        health = Health(watches, queue.longest_work, settings.stale_seconds, session.permissions, leadership, registry)
+        certificate = certificate_source.obstacle if isinstance(certificate_source, CertificateKeeper) else str
+        health = Health(
+            watches, queue.longest_work, settings.stale_seconds, session.permissions, leadership, certificate, registry
+        )
         return cls(
-            settings, session, registry, caches, scopes, reconciler, loop, health, pod_lock, elector, coordinator
+            settings=settings,
+            session=session,
+            registry=registry,
+            caches=caches,
+            scopes=scopes,
+            reconciler=reconciler,
+            loop=loop,
+            health=health,
+            pod_lock=pod_lock,
+            elector=elector,
+            coordinator=coordinator,
+            certificate_source=certificate_source,
         )
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[int], None] = _log_port) -> None:
@@ -155,6 +176,8 @@ class Operator:
             stack.push_async_callback(self.session.close)
             if self.elector is not None:
                 stack.push_async_callback(self.elector.client.session.close)
+            if isinstance(self.certificate_source, CertificateKeeper):
+                stack.push_async_callback(self.certificate_source.client.session.close)
             port = await stack.enter_async_context(
                 serve(self.settings.http_host, self.settings.http_port, self.registry, self.health)
             )
@@ -170,6 +193,7 @@ class Operator:
             **{name: component for scope in self.scopes for name, component in scope.components().items()},
             "reconcile": self._reconcile_jobs(elected),
             "leader election": self._elect(elected),
+            "certificate": self._keep_certificate(),
             "kopf": self._run_kopf(stop, leaving),
             "wait for a stop signal": stop.wait(),
             "wait until kopf stops": _raise_when_kopf_stops(leaving),
@@ -199,12 +223,20 @@ class Operator:
     async def _elect(self, elected: asyncio.Event) -> None:
         # Campaign only after one cache has synced: a leader without a cache could do nothing.
         await self._wait_for_first_scope()
+        # Pods get the authority when they are created: a leader without one would give them none for their lifetime.
+        if self.coordinator is not None:
+            await self.coordinator.certificate.loaded.wait()
         if self.elector is not None:
             await self.elector.acquire()
             record_leader_event(self.reconciler.events, self.elector)
         elected.set()
         if self.elector is not None:
             await self.elector.keep()
+        await asyncio.Event().wait()
+
+    async def _keep_certificate(self) -> None:
+        if self.certificate_source is not None:
+            await self.certificate_source.keep()
         await asyncio.Event().wait()
 
     async def _reconcile_jobs(self, elected: asyncio.Event) -> None:

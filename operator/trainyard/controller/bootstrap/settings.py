@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     """Address of that port. Workers connect from all nodes, by IPv4 or IPv6."""
     coordinator_tls: Path = Path("/etc/trainyard/tls")
     """The folder with its certificate: `tls.crt`, `tls.key`, and `ca.crt`, which workers verify it with."""
+    coordinator_secret: SecretName | None = None
+    """The Secret in the operator's namespace in which it keeps a certificate that it issues and renews itself. The
+    certificate of the folder, if there is one, is its first. Not set, or empty: the folder's, which others renew."""
     isolate_jobs: bool = False
     """Whether each job gets a NetworkPolicy that admits only its own workers and `job_peers`."""
     job_peers: Annotated[tuple[Peer, ...], NoDecode] = ()
@@ -96,7 +99,7 @@ class Settings(BaseSettings):
     lease_duration_seconds: LeaseDurationSeconds = 15
     """Seconds without a renewal after which another process takes over."""
 
-    @field_validator("agent_image", "coordinator_url", "pod_uid", mode="before")
+    @field_validator("agent_image", "coordinator_url", "coordinator_secret", "pod_uid", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return value or None

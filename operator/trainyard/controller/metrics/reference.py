@@ -9,6 +9,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from trainyard.controller.bootstrap.certificate_source import register_certificate_metrics
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile import coordination
@@ -53,6 +54,7 @@ async def _page() -> str:
         settings = Settings(leader_election=election, coordinator_url=None)
         Operator.assemble(settings, Session(Endpoint(server="https://localhost")), metrics, registry)
         coordination.register_metrics(registry)
+        register_certificate_metrics(registry)
         rows.update(_rows(registry))
     return HEAD + "".join(sorted(rows))
 

@@ -31,7 +31,7 @@ def create_coordinator(
     leading: Callable[[], bool],
     is_reconciled: Callable[[str], bool],
 ) -> CoordinatorServer | None:
-    """Return the coordinator if the settings say how workers reach it. Raises CertificateError.
+    """Return the coordinator, without a certificate so far, if the settings say how workers reach it.
 
     `is_reconciled`: whether this process leads and has listed all jobs of a namespace.
     """
@@ -58,7 +58,7 @@ def create_coordinator(
         verifier=TokenVerifier(fetch, now=lambda: clock.now().timestamp()),
         progress_store=progress_store,
         agent_registry=agent_registry,
-        certificate=Certificate(settings.coordinator_tls),
+        certificate=Certificate(),
         leading=leading,
         report_counter=reports,
         sync_counter=sync_requests,

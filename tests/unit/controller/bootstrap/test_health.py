@@ -16,7 +16,7 @@ def test_periodic_list_ages_only_when_due() -> None:
         Watch("jobs", "lab", asyncio.Event(), lambda: ages["jobs"], quiet_seconds=300.0),
         Watch("jobs", "team", asyncio.Event(), lambda: 12.0, quiet_seconds=300.0),
     ]
-    Health(watches, lambda: 0.0, 120.0, PermissionTracker(), lambda: "", registry)
+    Health(watches, lambda: 0.0, 120.0, PermissionTracker(), lambda: "", lambda: "", registry)
 
     def age(resource: str) -> float | None:
         return registry.get_sample_value("trainyard_watch_age_seconds", {"resource": resource})

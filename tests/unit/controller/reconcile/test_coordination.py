@@ -1,6 +1,7 @@
 """From an agent's report to `kubectl get`, through the whole operator."""
 
 import asyncio
+import base64
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,15 +16,16 @@ from tests.support.fake_cluster import Json
 from tests.support.waiting import until
 from tests.unit.controller.conftest import operator
 from tests.unit.controller.kubelet import LAB, Lab
+from trainyard.certificates.contents import CertificateError
 from trainyard.controller.bootstrap import main
 from trainyard.controller.bootstrap.http_server import ListenError
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile import coordination
 from trainyard.coordinator import progress_store
-from trainyard.coordinator.certificate import CertificateError
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.kube.resource import PODS
+from trainyard.kube.secret import SECRETS
 
 COMMAND = {"spec": {"containers": [{"name": "main", "image": "trainer:1", "command": ["trainyard-agent", "--", "t"]}]}}
 
@@ -113,6 +115,28 @@ async def test_workers_get_the_coordinator_endpoint(api: FakeApi, site: Site) ->
         environment = {each["name"]: each["value"] for each in main_["env"]}
         assert environment["TRAINYARD_COORDINATOR"] == "https://localhost:8443"
         assert environment["TRAINYARD_COORDINATOR_CA"] == site.authority
+
+
+SECRET: Json = {"metadata": {"name": "cert", "namespace": "default"}, "type": "Opaque"}
+
+
+async def test_leader_waits_for_its_certificate(api: FakeApi, site: Site) -> None:
+    """Otherwise its pods would have no authority for their lifetime."""
+    own = {**site.settings, "coordinator_secret": "cert", "coordinator_tls": Path("/none")}
+    async with operator(api, ready=False, lease_namespace="default", **own, leader_election=True) as op:
+        site.lab.submit(framework="torch", template=COMMAND)
+        await until(lambda: op.health.obstacles() == [op.health.certificate()])
+        assert "the Secret default/cert: it does not exist" in op.health.certificate()
+        assert site.lab.pods() == []
+        assert op.elector is not None
+        assert not op.elector.leading
+        api.cluster.create(SECRETS, "default", SECRET)
+        await site.lab.until_pods("job-worker-0-1", "job-worker-1-1")
+        assert op.health.obstacles() == []
+        (main_,) = site.pod("job-worker-0-1")["spec"]["containers"]
+        environment = {each["name"]: each["value"] for each in main_["env"]}
+        stored = api.cluster.get(SECRETS, "default", "cert")["data"]
+        assert environment["TRAINYARD_COORDINATOR_CA"].encode() == base64.b64decode(stored["ca.crt"])
 
 
 async def test_unchanged_report_causes_no_write(api: FakeApi, site: Site) -> None:
