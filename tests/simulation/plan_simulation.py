@@ -22,7 +22,7 @@ from trainyard.domain.decisions import (
 )
 from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
-from trainyard.domain.state.observe import container_exit
+from trainyard.domain.state.observed_exits import container_exit
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodIssue, PodView
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.code_walk import CodeWalk, Sources
+
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / name for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]
 FOLDERS = {
@@ -69,3 +71,11 @@ def test_relative_links_have_a_target(page: Path) -> None:
         target = (page.parent / name) if name else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_a_snapshot_is_followed_with_few_returns() -> None:
+    """docs/design/0027-gather-then-decide.md has the rule, and the figures of earlier states."""
+    walk = CodeWalk(Sources.of(ROOT / "operator", "trainyard.domain"), skipped={"apply_failure_policy"})
+    walk.follow(("trainyard.domain.plan", "plan"))
+    assert len(walk.files) > 20
+    assert len(walk.returns) <= 40, walk.returns

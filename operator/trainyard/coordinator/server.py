@@ -36,7 +36,7 @@ from trainyard.coordinator.listener import AuthenticatedConnections, listen
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
-from trainyard.domain.state.observe import container_exit
+from trainyard.domain.state.observed_exits import container_exit
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import AgentView, PodView
 

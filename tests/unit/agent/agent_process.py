@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.jobs import NOW
 from tests.support.polling import until
 from tests.unit.agent.worker_environment import WORKER_VARIABLES
-from trainyard.domain.state.observe import container_exit
+from trainyard.domain.state.observed_exits import container_exit
 from trainyard.domain.state.termination import Termination, read
 from trainyard_agent.processes import descendants
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.jobs import job
 from tests.support.worker_pods import EIGHT_GPUS, Json, container, worker
-from trainyard.domain.state.template_hash import template_hash
+from trainyard.domain.state.job_template import template_hash
 from trainyard.frameworks.manifests import network_policy, service, worker_pod
 from trainyard.frameworks.pod_metadata import ANNOTATIONS, LABELS
 from trainyard.frameworks.worker_spec import Worker

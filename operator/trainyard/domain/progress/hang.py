@@ -1,10 +1,11 @@
 """Find the rank on which a hung group is blocked, from the stacks of its ranks. Pure."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.state.worker_views import PodView
+from trainyard.domain.state.worker_views import PodView, RankProgress
 
 MIN_RANKS = 3
 """The fewest ranks of which one can be singled out."""
@@ -26,17 +27,20 @@ def culprit(snapshot: Snapshot) -> Culprit | None:
     """Return that rank, if the agents have reported the stacks of their ranks, and there is one."""
     pods = {pod.index: pod for pod in snapshot.current}
     reports = [report for report in snapshot.attempt_reports if report.index in pods]
-    ranks = {rank.rank: (rank, report.index) for report in reports for rank in report.ranks}
-    frames = {number: (rank.stack[0], index) for number, (rank, index) in ranks.items() if rank.stack}
-    counts = Counter(frame for frame, _ in frames.values())
-    alone = [rank for rank, (frame, _) in frames.items() if counts[frame] == 1]
+    ranks = {rank.rank: (rank, pods[report.index]) for report in reports for rank in report.ranks}
+    answering = [(rank, pod) for rank, pod in ranks.values() if rank.stack]
     # Those that cannot answer need no comparison.
-    if blocked := [(number, rank, index) for number, (rank, index) in ranks.items() if rank.blocked and not rank.stack]:
-        if len(blocked) > 1 or not frames:
-            return None
-        ((number, rank, index),) = blocked
-        return Culprit(number, "", pods[index], rank.blocked)
-    if len(frames) < MIN_RANKS or len(counts) != 2 or len(alone) != 1:
+    if silent := [(rank, pod) for rank, pod in ranks.values() if rank.blocked and not rank.stack]:
+        rank, pod = silent[0]
+        return Culprit(rank.rank, "", pod, rank.blocked) if len(silent) == 1 and answering else None
+    return _alone(answering)
+
+
+def _alone(ranks: Sequence[tuple[RankProgress, PodView]]) -> Culprit | None:
+    """Return the only rank in another frame than all others, which are in one."""
+    counts = Counter(rank.stack[0] for rank, _ in ranks)
+    alone = [(rank, pod) for rank, pod in ranks if counts[rank.stack[0]] == 1]
+    if len(ranks) < MIN_RANKS or len(counts) != 2 or len(alone) != 1:
         return None
-    frame, index = frames[alone[0]]
-    return Culprit(alone[0], frame, pods[index])
+    ((rank, pod),) = alone
+    return Culprit(rank.rank, rank.stack[0], pod)

@@ -10,7 +10,7 @@ from trainyard.api.recovery import Recovery
 from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJobStatus
 from trainyard.domain.recovery.repeated_failures import count_repeat, kept_repeat
 from trainyard.domain.recovery.root_cause import Cause, describe_culprit
-from trainyard.domain.state.observe import MESSAGE_LIMIT
+from trainyard.domain.state.observed_exits import MESSAGE_LIMIT
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import PodIssue
 

@@ -18,7 +18,7 @@ from trainyard.domain.recovery.restart_budget import (
     got_further,
 )
 from trainyard.domain.recovery.root_cause import Cause
-from trainyard.domain.state.fixed_values import has_fixed_values
+from trainyard.domain.state.job_template import has_fixed_values
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_ranges import consecutive
 from trainyard.domain.state.worker_views import PodView

@@ -45,18 +45,21 @@ def record_failure(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool
         return nodes
     before = next((node for node in nodes if node.name == name), None)
     failures = increment(before.failures) if before else 1
+    avoidance = _avoidance(cause, failures)
     if elsewhere or (before and before.avoidance is Avoidance.REQUIRED):
         avoidance = Avoidance.REQUIRED
-    else:
-        at_once = (
-            cause.pod is not None and cause.pod.disruption is not None and cause.pod.disruption.reason == AGENT_SILENT
-        )
-        avoidance = Avoidance.PREFERRED if failures >= FAILURES_BEFORE_AVOIDANCE or at_once else Avoidance.NONE
     this_node = SuspectNode(
         name=name, failures=failures, avoidance=avoidance, reason=_reason(cause), until=now + SUSPECT_NODE_TTL
     )
     others = sorted((node for node in nodes if node.name != name), key=_weight, reverse=True)
     return [this_node, *others[: MAX_SUSPECT_NODES - 1]]
+
+
+def _avoidance(cause: Cause, failures: int) -> Avoidance:
+    """Return whether a node is avoided after so many failures, where no rule requests it."""
+    disruption = cause.pod.disruption if cause.pod else None
+    at_once = disruption is not None and disruption.reason == AGENT_SILENT
+    return Avoidance.PREFERRED if at_once or failures >= FAILURES_BEFORE_AVOIDANCE else Avoidance.NONE
 
 
 def describe_avoidance(before: Sequence[SuspectNode], after: Sequence[SuspectNode]) -> str:

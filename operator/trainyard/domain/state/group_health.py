@@ -51,38 +51,43 @@ class Health:
 
 def health(pods: Sequence[PodView], desired: int) -> Health:
     """Return the state of a group of `desired` workers, of which `pods` exist: that of its least healthy worker."""
-    states = [p.state for p in pods]
-    scheduled_count = sum(s is not State.PENDING for s in states)
-    started = sum(s in {State.RUNNING, State.SUCCEEDED} for s in states)
-    scheduled = all_present(pods, desired) and scheduled_count == len(pods)
-    waiting = {State.PENDING, State.STARTING}
-    if blocked := [(p, p.issue) for p, s in zip(pods, states, strict=True) if p.issue and s in waiting]:
-        pod, issue = blocked[0]
-        others = f" (and {len(blocked) - 1} more)" if len(blocked) > 1 else ""
-        what = f"{issue.reason}: {issue.message}".removesuffix(": ")
-        subject = f" ({issue.subject})" if issue.subject else ""
-        message, reason = f"pod {pod.name}{others}: {what}{subject}", _reason(pod, issue)
-        # A failed pull has a new message for each try.
-        obstacle = issue.subject if reason is Reason.IMAGE_PULL_FAILED else f"{issue.message or issue.reason}{subject}"
-        return Health(scheduled, running=False, reason=reason, message=message, obstacle=obstacle)
+    placed = sum(pod.state is not State.PENDING for pod in pods)
+    started = sum(pod.state in {State.RUNNING, State.SUCCEEDED} for pod in pods)
+    scheduled = all_present(pods, desired) and placed == len(pods)
+    waiting = [pod for pod in pods if pod.state in {State.PENDING, State.STARTING}]
+    if blocked := [(pod, pod.issue) for pod in waiting if pod.issue]:
+        return _blocked(*blocked[0], others=len(blocked) - 1, scheduled=scheduled)
     if not scheduled:
-        unplaced = desired - scheduled_count
+        unplaced = desired - placed
         waits = "1 waits for a node" if unplaced == 1 else f"{unplaced} wait for a node"
         message = f"{started} of {counted(desired, 'worker')} started; {waits}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)
     if started < desired:
-        message = f"{started} of {desired} workers have started"
-        if late := next((p for p, s in zip(pods, states, strict=True) if s in waiting), None):
-            runs = f"pod {late.name} runs init container {late.init_container}"
-            # It may be young. Later, the issue says what its events say.
-            message += f"; {runs}" if late.init_container else f"; see the events of pod {late.name}"
+        message = f"{started} of {desired} workers have started{_late(waiting)}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=message)
-    message = (
-        f"all {desired} workers are running or have succeeded"
-        if desired > 1
-        else "worker 0 is running or has succeeded"
-    )
-    return Health(scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=message)
+    who = f"all {desired} workers are running or have" if desired > 1 else "worker 0 is running or has"
+    return Health(scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=f"{who} succeeded")
+
+
+def _blocked(pod: PodView, issue: PodIssue, *, others: int, scheduled: bool) -> Health:
+    """Return the state of a group with a pod that cannot start, as can so many others."""
+    more = f" (and {others} more)" if others else ""
+    what = f"{issue.reason}: {issue.message}".removesuffix(": ")
+    subject = f" ({issue.subject})" if issue.subject else ""
+    message, reason = f"pod {pod.name}{more}: {what}{subject}", _reason(pod, issue)
+    # A failed pull has a new message for each try.
+    obstacle = issue.subject if reason is Reason.IMAGE_PULL_FAILED else f"{issue.message or issue.reason}{subject}"
+    return Health(scheduled, running=False, reason=reason, message=message, obstacle=obstacle)
+
+
+def _late(waiting: Sequence[PodView]) -> str:
+    """Return what is known of the first pod that has not started, as the end of a sentence."""
+    if not waiting:
+        return ""
+    late = waiting[0]
+    # It may be young. Later, the issue says what its events say.
+    runs = f"pod {late.name} runs init container {late.init_container}"
+    return f"; {runs}" if late.init_container else f"; see the events of pod {late.name}"
 
 
 def all_present(pods: Sequence[PodView], desired: int) -> bool:

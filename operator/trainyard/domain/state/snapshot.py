@@ -14,9 +14,7 @@ from trainyard.api.recovery import Agent, RestartScope
 from trainyard.api.spec import Framework, TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
-from trainyard.domain.state.cluster_dns import dns_problem
-from trainyard.domain.state.fixed_values import ATTEMPT_OR_SIZE, has_fixed_values
-from trainyard.domain.state.template_hash import template_hash
+from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
 

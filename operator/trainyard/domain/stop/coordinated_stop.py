@@ -71,16 +71,27 @@ def _choose_step(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Ou
 
 
 def _wait_for_exits(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Outcome | None:
-    left = _time_left(snapshot, stop, now)
-    running = [
-        agent for _, agent in _agents(snapshot) if agent and agent.connected and agent.state is AgentState.RUNNING
-    ]
-    late = any(agent.leave is None or agent.leave.passed is None for agent in running)
-    ends = [end.code for pod, agent in _agents(snapshot) if (end := pod.exit or (agent and agent.exit))]
-    lost = any(is_lost(snapshot, pod, now) for pod in snapshot.current if not pod.has_stopped)
-    if not running or late or lost or left <= timedelta() or not {0, SAVED_CODE}.issuperset(ends):
+    left, running = _time_left(snapshot, stop, now), _running_agents(snapshot)
+    if (
+        not running
+        or left <= timedelta()
+        or any(agent.leave is None or agent.leave.passed is None for agent in running)
+    ):
         return None
-    return Outcome(requeue_after=whole_seconds(left))
+    lost = any(is_lost(snapshot, pod, now) for pod in snapshot.current if not pod.has_stopped)
+    return None if lost or _failed(snapshot) else Outcome(requeue_after=whole_seconds(left))
+
+
+def _running_agents(snapshot: Snapshot) -> list[AgentView]:
+    """Return the connected agents whose ranks run."""
+    agents = [agent for _, agent in _agents(snapshot) if agent]
+    return [agent for agent in agents if agent.connected and agent.state is AgentState.RUNNING]
+
+
+def _failed(snapshot: Snapshot) -> bool:
+    """Return whether a worker has exited in another way than by success or for the stop."""
+    ends = [end.code for pod, agent in _agents(snapshot) if (end := pod.exit or (agent and agent.exit))]
+    return not {0, SAVED_CODE}.issuperset(ends)
 
 
 def _time_left(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> timedelta:
@@ -133,11 +144,7 @@ def _reconnect_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
 def _participants(snapshot: Snapshot) -> list[AgentView] | None:
     """Return the agents of all workers where the ranks of each run and can wait for each other; else None."""
     attempt = snapshot.job.status.attempt
-    agents = [
-        agent
-        for _, agent in _agents(snapshot)
-        if agent and agent.connected and agent.leave and (agent.attempt, agent.state) == (attempt, AgentState.RUNNING)
-    ]
+    agents = [agent for agent in _running_agents(snapshot) if agent.leave and agent.attempt == attempt]
     whole = all_present(snapshot.current, snapshot.size.current) and len(agents) == len(snapshot.current)
     return agents if whole else None
 

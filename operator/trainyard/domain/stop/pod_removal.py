@@ -11,7 +11,7 @@ from typing import assert_never
 
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
-from trainyard.api.status import ConditionType
+from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod, soonest
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
@@ -76,17 +76,25 @@ def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outco
         if wait <= 0:
             return Outcome(actions=[DeleteJob(Reason.TTL_EXPIRED)])
         waits.append(wait)
-    # The agent of the worker that failed the job exits by itself once it receives that: people need its log.
-    last, left = status.last_failure, (ended or now) + FAILED_WORKER_EXIT_TIMEOUT - now
-    spared = last.pod_uid if last and last.attempt == status.attempt and left > timedelta() else ""
+    left = (ended or now) + FAILED_WORKER_EXIT_TIMEOUT - now
+    spared = _failed_pod(status) if left > timedelta() else ""
     waits += [left.total_seconds() for p in snapshot.pods if p.uid == spared and not p.has_stopped]
     policy, kept = lifecycle.clean_pods, _kept_seconds(snapshot, now)
     if kept is not None and kept > 0:
         waits.append(kept)
     elif kept is not None:
         policy = CleanPods.ALL
-    ended_pods = [_end_pod(p, snapshot, policy, spared) for p in snapshot.pods if p.deletion_time is None]
-    return PodChanges([*(action for action in ended_pods if action), *removed.actions], waits)
+    ends = [_end_pod(p, snapshot, policy, spared) for p in snapshot.pods if p.deletion_time is None]
+    return PodChanges([*(action for action in ends if action), *removed.actions], waits)
+
+
+def _failed_pod(status: TrainingJobStatus) -> str:
+    """Return the UID of the pod that failed the job; empty where none did.
+
+    Its agent exits by itself once it receives that: people need its log.
+    """
+    last = status.last_failure
+    return last.pod_uid if last and last.attempt == status.attempt else ""
 
 
 def _kept_seconds(snapshot: Snapshot, now: datetime) -> float | None:

@@ -12,7 +12,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts
 from trainyard.domain.decisions import DeletePod
 from trainyard.domain.plan import plan
-from trainyard.domain.state.template_hash import template_hash
+from trainyard.domain.state.job_template import template_hash
 from trainyard.domain.state.worker_views import AgentView
 
 EDITED = {"spec": {"containers": [{"name": "main", "image": "trainer:2", "command": ["python", "train.py"]}]}}

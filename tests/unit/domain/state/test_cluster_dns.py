@@ -8,7 +8,7 @@ from tests.support.jobs import NOW, Scene, job, spec
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
-from trainyard.domain.state.cluster_dns import dns_problem
+from trainyard.domain.state.job_template import dns_problem
 
 SVC = {"nameservers": ["10.96.0.10"], "searches": ["ns.svc.cluster.local"]}
 BROKEN = (

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.jobs import job
 from tests.unit.domain.recovering import after, made_in
-from trainyard.domain.state.fixed_values import has_fixed_values
+from trainyard.domain.state.job_template import has_fixed_values
 
 Json = dict[str, Any]
 ATTEMPT = "$(TRAINYARD_ATTEMPT)"

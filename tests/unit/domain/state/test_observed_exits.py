@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tests.unit.domain.observing import AT, containers, ended, pod
-from trainyard.domain.state.observe import MESSAGE_LIMIT, pod_view
+from trainyard.domain.state.observe import pod_view
+from trainyard.domain.state.observed_exits import MESSAGE_LIMIT
 from trainyard.domain.state.termination import Exit, Kind
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import TEMPLATE, spec
-from trainyard.domain.state.template_hash import template_hash
+from trainyard.domain.state.job_template import template_hash
 
 ELASTIC = {"elastic": {"maxReplicas": 4}}
 ALONE = {"recovery": {"agent": "none"}}

@@ -11,7 +11,7 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.decisions import RemovePod
 from trainyard.domain.plan import plan
-from trainyard.domain.state.observe import FAR_AWAY
+from trainyard.domain.state.observed_exits import FAR_AWAY
 from trainyard.domain.stop.pod_removal import TRY_AGAIN
 
 GRACE = 30

@@ -1,18 +1,23 @@
-"""Find values of one attempt that a pod has for its whole life: they would be wrong in an attempt that keeps the pod. Pure.
+"""Read from the template of a job what holds for all of its pods. Pure.
 
-The agent gives new variables to the main container's program in each attempt. All else is made once for each pod. The kubelet
-expands `$(NAME)` in any field, also in `subPathExpr`. Other containers, hooks and probes keep their first variables.
+- A hash of what must be the same in all pods of a group.
+- Whether a pod keeps values of one attempt or size for its whole life. They would be wrong in an attempt that keeps the pod.
+- Whether workers can find each other by name.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from trainyard.api.constants import ANNOTATION_WORKERS, GROUP, LABEL_ATTEMPT
+from trainyard.api.recovery import Agent
 from trainyard.api.spec import TrainingJobSpec
 
+HASH_CHARACTERS = 16
+USES_CLUSTER_DNS = frozenset({None, "ClusterFirst", "ClusterFirstWithHostNet"})
 OF_ATTEMPT = r"TRAINYARD_ATTEMPT|TRAINYARD_PREVIOUS_WORLD_SIZE|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID)"
 """Variables that have another value in each attempt."""
 OF_SIZE = r"TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES|PET_LOCAL_ADDR"
@@ -21,8 +26,6 @@ FIELDS_OF_ATTEMPT, FIELDS_OF_SIZE = re.escape(LABEL_ATTEMPT), re.escape(ANNOTATI
 """The label and the annotation of the same meaning, which the downward API can read."""
 NEW_IN_EACH_ATTEMPT = frozenset({"command", "args", "env"})
 """Fields of the main container whose variables the agent renews. What the kubelet has expanded in them stays."""
-
-
 IN_ALL_NAMES = ("TRAINYARD_", "MASTER_", "PET_", "WORLD_SIZE", f"{GROUP}/")
 """Each of the names has one of these."""
 
@@ -48,7 +51,11 @@ ATTEMPT_OR_SIZE = _patterns(f"{OF_ATTEMPT}|{OF_SIZE}", f"{FIELDS_OF_ATTEMPT}|{FI
 
 
 def has_fixed_values(spec: TrainingJobSpec, patterns: Patterns = ATTEMPT) -> bool:
-    """Return whether a pod holds values of the attempt for which it was created, or what else matches `patterns`."""
+    """Return whether a pod holds values of the attempt for which it was created, or what else matches `patterns`.
+
+    The agent gives new variables to the main container's program in each attempt. All else is made once for each pod. The
+    kubelet expands `$(NAME)` in any field, also in `subPathExpr`. Other containers, hooks and probes keep their first variables.
+    """
     # Each reconcile asks, and few templates name any of the variables.
     text = json.dumps(spec.template)
     if not any(part in text for part in IN_ALL_NAMES):
@@ -75,3 +82,38 @@ def _texts(node: object) -> Iterator[str]:
                 yield from _texts(value)
         case _:
             pass
+
+
+def template_hash(spec: TrainingJobSpec) -> str:
+    """Return the hash of all fields that can be changed only while the job is suspended: template, number of processes and more.
+
+    It is of the spec as stored, not of the pods: these differ between releases of the operator, and after admission. A field
+    that a later release adds with a default does not change it.
+    """
+    fields = {
+        "template": spec.template,
+        "processesPerReplica": spec.processes_per_replica,
+        "parallelism": spec.parallelism and spec.parallelism.model_dump(mode="json", exclude_defaults=True),
+        "agent": spec.recovery.agent,
+        # With the agent, elastic may change while the group runs.
+        "elastic": spec.elastic.model_dump(mode="json", exclude_defaults=True)
+        if spec.elastic and spec.recovery.agent is Agent.NONE
+        else None,
+    }
+    return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:HASH_CHARACTERS]
+
+
+def dns_problem(spec: TrainingJobSpec, workers: int) -> str:
+    """Return why the workers cannot find each other by name, and the fix; empty where they can, or where one is alone.
+
+    The name of the master lacks the domain of the namespace: a pod with its own search domains for Services finds it too.
+    """
+    pod: Mapping[str, Any] = spec.template["spec"]
+    policy, host_network = pod.get("dnsPolicy"), bool(pod.get("hostNetwork"))
+    # With hostNetwork, the kubelet takes ClusterFirst for Default.
+    unused = policy not in USES_CLUSTER_DNS or (policy == "ClusterFirst" and host_network)
+    searches = (pod.get("dnsConfig") or {}).get("searches") or ()
+    if workers < 2 or not unused or any(".svc" in search for search in searches):
+        return ""
+    which = f"dnsPolicy {policy}{' with hostNetwork' if host_network else ''}"
+    return f"{which} does not use the cluster's DNS, so that workers cannot find their master: leave dnsPolicy out"
