@@ -15,6 +15,8 @@ INACTIVE: Mapping[ConditionType, str] = {
     ConditionType.RESIZING: "no worker joins",
     ConditionType.SCALING_LIMITED: "no size is limited",
     ConditionType.STRAGGLING: "no rank is slow",
+    ConditionType.HANG_SUSPECTED: "no rank hangs",
+    ConditionType.HANG_DETECTION_LIMITED: "no hang is looked for",
     ConditionType.STALLED: "nothing blocks the job",
 }
 """What each condition says of a job that is suspended, restarts or has finished. Another condition has the cause."""

@@ -9,7 +9,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
 from trainyard.domain.actions import Event, Outcome, PodChanges, soonest
 from trainyard.domain.conditions import Clear, ConditionUpdate, SetFalse, SetTrue, inactive
-from trainyard.domain.progress import stragglers
+from trainyard.domain.progress import hang_detection, stack_requests, stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.cluster_dns import dns_problem
@@ -46,6 +46,8 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     straggling, waits = stragglers.straggling_condition(snapshot), stragglers.deadlines(status, now)
     injected = agent_conditions(job, brought=snapshot.agent)
     uncertain = _accelerators_uncertain(job)
+    hangs = hang_detection.observe(snapshot, now)
+    dumped = stack_requests.follow(snapshot)
     seen = _explained(observed, snapshot, opened=pods.rendezvous is not None, now=now)
     running = _running(status, seen, has_pods=bool(current))
     changes |= {"workers": _unwell(current), "phase": _phase(status, seen)}
@@ -53,6 +55,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         changes["rendezvous"] = pods.rendezvous
     if seen.running:
         changes["running_time"] = status.running_time or now
+    changes |= dumped.changes
     if not snapshot.missing:
         changes["launched_attempt"] = status.attempt
     updates = [
@@ -61,6 +64,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *injected,
         *([straggling] if straggling else []),
         uncertain,
+        *hangs.updates,
         *_restarted(status, seen),
         running,
     ]
@@ -70,10 +74,15 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_without_command(status, injected),
         *pods.events,
         *_held_up(status, running, seen),
-        *_new_warnings(status, [uncertain]),
+        *_new_warnings(status, [uncertain, *hangs.updates]),
+        *dumped.events,
     ]
     return Outcome(
-        changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *slow_init_waits(snapshot, now)])
+        changes,
+        updates,
+        pods.actions,
+        events,
+        soonest([*pods.waits, *waits, *hangs.waits, *slow_init_waits(snapshot, now)]),
     )
 
 
