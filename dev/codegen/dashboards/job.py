@@ -202,7 +202,7 @@ RANK = Row(
         Panel(
             "Compute time by rank, relative to the median",
             "Compute time of each rank divided by the median of all. From 1.5 on a rank is a straggler; `status.stragglers` has its pod and node.",
-            "suffix: ×",
+            "suffix: x",
             (
                 Query(
                     f"{_by_rank('compute_seconds')} / on () group_left () quantile(0.5, {_by_rank('compute_seconds')})",

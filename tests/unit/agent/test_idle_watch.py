@@ -64,7 +64,7 @@ def test_ranks_without_limit_are_never_idle(rank: Surroundings) -> None:
     assert not rank.watched(0).after(10_000)
 
 
-def test_other_ranks_are_watched_anew(rank: Surroundings) -> None:
+def test_watch_restarts_with_other_ranks(rank: Surroundings) -> None:
     rank.watched(60).after(100)
     assert rank.watch.update([]), "a change is reported once"
     assert not rank.watch.is_idle
