@@ -48,12 +48,14 @@ def text(value: float, unit: str) -> str:
         return f"{value:.3g} {unit.partition(':')[2].strip()}"
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
-    if unit == "s":
+    if unit == "s" and value:
         return (
             f"{value / 60:.3g} min" if value >= 120 else f"{value:.3g} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
         )
     size, prefix = next(((size, prefix) for size, prefix in PREFIXES if abs(value) >= size), (1.0, ""))
-    short = {"bytes": "B", "binBps": "B/s", "h": " h", "ops": "/s", "reqps": "/s", "cpm": "/min"}.get(unit, "")
+    short = {"s": " s", "bytes": "B", "binBps": "B/s", "h": " h", "ops": "/s", "reqps": "/s", "cpm": "/min"}.get(
+        unit, ""
+    )
     return f"{value / size:.4g}{prefix}{short}"
 
 
@@ -89,7 +91,7 @@ def draw(board: Board, asked: Asked, file: Path) -> None:
 
 def _lines(axes: Any, panel: Panel, series: list[Series]) -> None:
     if panel.stacked and series:
-        _stack(axes, series)
+        _stack(axes, panel, series)
     else:
         for each in series:
             moments, values = [_moment(at) for at, _ in each.points], [value for _, value in each.points]
@@ -117,10 +119,16 @@ def _draw_marks(axes: Any, marks: list[tuple[float, str]]) -> None:
         axes.axvline(_moment(at), color=colour, linestyle=":", linewidth=0.9)
 
 
-def _stack(axes: Any, series: list[Series]) -> None:
+def _stack(axes: Any, panel: Panel, series: list[Series]) -> None:
     moments = sorted({at for each in series for at, _ in each.points})
     heights = [[dict(each.points).get(at, 0.0) for at in moments] for each in series]
-    axes.stackplot([_moment(at) for at in moments], heights, labels=[each.name for each in series], alpha=0.7)
+    names = [each.name for each in series]
+    # Grafana has colours of its own for text.
+    known = {"text": "gray"}
+    colours = (
+        [known.get(panel.states[name], panel.states[name]) for name in names] if {*names} <= {*panel.states} else None
+    )
+    axes.stackplot([_moment(at) for at in moments], heights, labels=names, colors=colours, alpha=0.7)
 
 
 def _draw_limits(axes: Any, panel: Panel) -> None:
