@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from dev.localcluster import processes
+from dev.localcluster import processes, volumes
 from dev.localcluster.addresses import (
     API_PORT,
     CONTROLLER_MANAGER_PORT,
@@ -87,6 +87,7 @@ def start(paths: Paths, tools: dict[str, Path], *, scale: bool) -> None:
     scheduler = paths.state / "scheduler.yaml"
     scheduler.write_text(json.dumps(scheduler_configuration(_kubeconfig(paths, "scheduler"), scale=scale), indent=1))
     processes.start(paths, "kube-scheduler", (tools["kube-scheduler"], f"--config={scheduler}", "--secure-port=0"))
+    volumes.make(paths, api)
     _allow_dns(api)
     corefile = paths.state / "Corefile"
     corefile.write_text(COREFILE.format(domain=DNS_DOMAIN, address=GATEWAY, kubeconfig=_kubeconfig(paths, "dns")))
@@ -212,6 +213,7 @@ def _controller_manager(paths: Paths, *, scale: bool) -> list[str]:
         "use-service-account-credentials": "true",
         "leader-elect": "false",
         "secure-port": 0,
+        **volumes.FLAGS,
     }
     if scale:  # kwok's nodes renew their leases every 10 s only, so Kubernetes' own patience of 50 s stays
         flags |= {"kube-api-qps": 1000, "kube-api-burst": 2000}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from dev.localcluster import cgroups, host_changes, network, processes
+from dev.localcluster import cgroups, host_changes, network, processes, volumes
 from dev.localcluster.errors import LocalClusterError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def clear(paths: Paths) -> None:
         cgroups.remove_all,
         network.delete_all,
         lambda: host_changes.undo(paths),
+        lambda: volumes.remove_link(paths),
     )
     for step in steps:
         try:

@@ -17,7 +17,7 @@ from grafana_foundation_sdk.builders import (
 from grafana_foundation_sdk.models import common as words, dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from dev.codegen.dashboards.panels import JOB, PLAIN, Board, Kind, Mark, Panel, Row, Variable
+from dev.codegen.dashboards.panels import COUNT, JOB, PLAIN, Board, Kind, Mark, Panel, Row, Variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,8 +128,12 @@ def _panel(panel: Panel, number: int, at: models.GridPos) -> Any:
     for series, colour in panel.states.items():
         fixed = {"mode": models.FieldColorModeId.FIXED, "fixedColor": colour}
         made = made.override_by_name(series, [models.DynamicConfigValue(id_val="color", value=fixed)])
+    if panel.bottom is not None and panel.kind in {Kind.LINES, Kind.BY_RANK, Kind.NUMBER}:
+        made = made.min(panel.bottom)
     if panel.top is not None:
         made = made.max(panel.top)
+    if panel.unit == COUNT and panel.kind is not Kind.TABLE:
+        made = made.decimals(0)
     if panel.kind is not Kind.TABLE and any("by (namespace, name" in query.expr for query in panel.queries):
         made = made.data_links([_link("This job", NAMED_JOB)])
     return made
@@ -157,7 +161,7 @@ def _lines(panel: Panel) -> timeseries.Panel:
         made = made.stacking(common.StackingConfig().mode(words.StackingMode.NORMAL))
     if panel.limits:
         made = made.thresholds_style(common.GraphThresholdsStyleConfig().mode(words.GraphThresholdsStyleMode.DASHED))
-    return made if panel.unit in {"none", "short"} and not panel.stacked else made.min(0)
+    return made
 
 
 def _number(_: Panel) -> stat.Panel:

@@ -1,6 +1,6 @@
 """The dashboard of the operator: leadership, throughput, and the API server's responses."""
 
-from dev.codegen.dashboards.panels import BAD, GOOD, OPERATOR, POOR, Board, Panel, Query, Row, number
+from dev.codegen.dashboards.panels import BAD, CORES, COUNT, GOOD, OPERATOR, POOR, Board, Panel, Query, Row, number
 
 OURS = "and on (namespace, pod) trainyard_clock_offset_seconds"
 """Only operators of ours: kubelets and other controllers have metrics of the same names."""
@@ -12,21 +12,21 @@ def _p99(metric: str, by: str = "") -> str:
 
 
 NOW = Row(
-    "Now",
+    "Overview",
     (
-        number("Operators", "Processes that answer Prometheus: usually two, a leader and a standby.", "none", "count(trainyard_clock_offset_seconds)", base=BAD, limits={1: POOR, 2: GOOD}),
-        number("Leaders", "Processes that hold the Lease, or run without leader election. One is healthy.", "none", "count(trainyard_invalid_jobs) or vector(0)", base=BAD, limits={1: GOOD, 2: BAD}),
-        number("Oldest watch", "Time since the API server last answered a watch, or since the list of TrainingJobs was due. A healthy one is below a minute.", "s", "max(trainyard_watch_age_seconds)", limits={120: POOR, 300: BAD}),
-        number("Waiting jobs", "Jobs that wait to be reconciled.", "none", 'sum(workqueue_depth{name="trainingjob"})', limits={100: POOR, 1000: BAD}),
-        number("Invalid jobs", "Jobs whose spec or status the operator cannot read; the log has the reason.", "none", "max(trainyard_invalid_jobs)", limits={1: BAD}),
-        number("Connected agents", "Agents with an open long-poll request to the leader.", "none", "sum(trainyard_connected_agents)"),
+        number("Operator replicas", "Processes that answer Prometheus: usually two, a leader and a standby.", COUNT, "count(trainyard_clock_offset_seconds)", base=BAD, limits={1: POOR, 2: GOOD}),
+        number("Leaders", "Processes that hold the Lease, or run without leader election. One is healthy.", COUNT, "count(trainyard_invalid_jobs) or vector(0)", base=BAD, limits={1: GOOD, 2: BAD}),
+        number("Oldest watch event", "Time since the API server last answered a watch, or since the list of TrainingJobs was due. A healthy one is below a minute.", "s", "max(trainyard_watch_age_seconds)", limits={120: POOR, 300: BAD}),
+        number("Work queue depth", "Jobs that wait to be reconciled.", COUNT, 'sum(workqueue_depth{name="trainingjob"})', limits={100: POOR, 1000: BAD}),
+        number("Invalid jobs", "Jobs whose spec or status the operator cannot read; the log has the reason.", COUNT, "max(trainyard_invalid_jobs)", limits={1: BAD}),
+        number("Connected agents", "Agents with an open long-poll request to the leader.", COUNT, "sum(trainyard_connected_agents)"),
     ),
 )  # fmt: skip
 RECONCILES = Row(
     "Reconciles",
     (
         Panel(
-            "Reconciles",
+            "Reconcile rate",
             "Reconciles per second, by result.",
             "ops",
             (
@@ -38,7 +38,7 @@ RECONCILES = Row(
             stacked=True,
         ),
         Panel(
-            "Reconcile time",
+            "Reconcile duration",
             "Time of one reconcile. Requests to the API server are most of it.",
             "s",
             (
@@ -51,7 +51,7 @@ RECONCILES = Row(
             limits={5: POOR},
         ),
         Panel(
-            "Failed reconciles",
+            "Reconcile errors",
             "Failed reconciles per second. They are retried with exponential backoff.",
             "ops",
             (
@@ -63,9 +63,9 @@ RECONCILES = Row(
             limits={0.1: POOR},
         ),
         Panel(
-            "Queue",
+            "Work queue depth",
             "Waiting jobs, and jobs that are being reconciled.",
-            "short",
+            COUNT,
             (
                 Query('sum(workqueue_depth{name="trainingjob"})', "waiting"),
                 Query('sum(controller_runtime_active_workers{controller="trainingjob"})', "reconciling"),
@@ -73,7 +73,7 @@ RECONCILES = Row(
             limits={1000: POOR},
         ),
         Panel(
-            "Queue time",
+            "Work queue latency",
             "How long jobs wait to be reconciled, and how long the oldest one has waited.",
             "s",
             (
@@ -95,7 +95,7 @@ SERVER = Row(
     "API server",
     (
         Panel(
-            "Requests",
+            "Request rate",
             "Requests per second, by verb and status code. 409 is a write conflict; 429 and 5xx are retried.",
             "reqps",
             (
@@ -115,7 +115,7 @@ SERVER = Row(
         Panel(
             "Permission denied",
             "Refused requests of the last 15 minutes. The operator continues once the permission is granted.",
-            "short",
+            COUNT,
             (
                 Query("sum(increase(trainyard_forbidden_requests_total[15m])) or vector(0)", "total"),
                 Query(
@@ -127,23 +127,24 @@ SERVER = Row(
             limits={1: BAD},
         ),
         Panel(
-            "Watches",
+            "Time since the last watch event",
             "Time since the last event of each watch, or since the next list of TrainingJobs was due. A healthy watch receives an event at least once a minute.",
             "s",
             (Query("max by (pod, resource) (trainyard_watch_age_seconds)", "{{pod}} {{resource}}"),),
             limits={120: POOR, 300: BAD},
         ),
         Panel(
-            "Clock",
+            "Clock skew",
             "How far the API server's clock is ahead of the operator's node. The operator uses the server's clock.",
             "s",
             (Query("max by (pod) (trainyard_clock_offset_seconds)", "{{pod}}"),),
+            bottom=None,
             limits={60: POOR},
         ),
         Panel(
             "Leadership",
             "1 for the leader. A failover takes seconds after a clean stop, and less than 20 seconds after a crash.",
-            "none",
+            COUNT,
             (
                 Query(
                     "max by (pod) (leader_election_master_status) and on (pod) trainyard_clock_offset_seconds",
@@ -172,16 +173,16 @@ AGENTS = Row(
         Panel(
             "Agents",
             "Connected agents, and workers that have reported progress.",
-            "short",
+            COUNT,
             (
                 Query("sum(trainyard_connected_agents)", "connected"),
                 Query("sum(trainyard_reporting_workers)", "reporting"),
             ),
         ),
         Panel(
-            "CPU",
+            "CPU usage",
             "Cores that each process uses. It can use one at most.",
-            "short",
+            CORES,
             (
                 Query(
                     "sum by (pod) (rate(process_cpu_seconds_total[$__rate_interval]) and on (namespace, pod) trainyard_clock_offset_seconds)",
@@ -191,7 +192,7 @@ AGENTS = Row(
             limits={0.8: POOR},
         ),
         Panel(
-            "Memory",
+            "Memory usage",
             "Resident set of each process: about 100 MiB, and 15 KiB per job.",
             "bytes",
             (
@@ -202,9 +203,9 @@ AGENTS = Row(
             ),
         ),
         Panel(
-            "Pods and jobs",
+            "Cached pods and jobs",
             "Pods and jobs in the operator's caches.",
-            "short",
+            COUNT,
             (Query("max(trainyard_worker_pods)", "pods"), Query("sum(trainyard_jobs)", "jobs")),
         ),
     ),

@@ -2,8 +2,10 @@
 
 from dev.codegen.dashboards.panels import (
     BAD,
+    COUNT,
     FLEET,
     GOOD,
+    PER_SECOND,
     PLAIN,
     POOR,
     Board,
@@ -43,28 +45,28 @@ PRODUCTIVE = f"sum(increase(trainyard_job_productive_seconds_total{{{ALL}}}[15m]
 LOST = f"sum(increase(trainyard_job_lost_seconds_total{{{ALL}}}[15m]))"
 
 NOW = Row(
-    "Now",
+    "Overview",
     (
-        number("Running", "Jobs whose workers all run.", "short", _jobs("Running")),
+        number("Running", "Jobs whose workers all run.", COUNT, _jobs("Running")),
         number(
             "Pending",
             "Jobs that wait for workers, for example for free nodes or images. `kubectl describe tj` has the reason.",
-            "short",
+            COUNT,
             _jobs("Pending"),
             limits={1: PLAIN},
         ),
         number(
             "Restarting",
             "Jobs that are starting their next attempt. It usually takes seconds.",
-            "short",
+            COUNT,
             _jobs("Restarting"),
             limits={1: POOR},
         ),
-        number("Failed", "Failed jobs that still exist.", "short", _jobs("Failed"), limits={1: BAD}),
+        number("Failed", "Failed jobs that still exist.", COUNT, _jobs("Failed"), limits={1: BAD}),
         number(
             "Accelerators",
             "GPUs and other accelerators that the pods of jobs hold.",
-            "short",
+            COUNT,
             f"sum(trainyard_job_accelerators{{{ALL}}}) or vector(0)",
         ),
         number(
@@ -84,11 +86,11 @@ JOBS = Row(
         Panel(
             "Unfinished jobs",
             "Progress and goodput of each job. Its name links to its own dashboard.",
-            "short",
+            COUNT,
             (
                 Query(_of_each("workers"), "Workers"),
                 Query(_of_each("step"), "Step"),
-                Query(f"{_of_each('step')} / {_of_each('total_steps')}", "Done"),
+                Query(f"{_of_each('step')} / {_of_each('total_steps')}", "Progress"),
                 Query(_of_each("step_seconds"), "Step time"),
                 Query(_of_each("goodput_ratio"), "Goodput"),
                 Query(
@@ -100,12 +102,12 @@ JOBS = Row(
             width=24,
             height=9,
             columns={"namespace": "Namespace", "name": "Job"},
-            units={"Done": "percentunit", "Step time": "s", "Goodput": "percentunit"},
+            units={"Progress": "percentunit", "Step time": "s", "Goodput": "percentunit"},
         ),
         Panel(
             "Jobs by phase",
             "Number of jobs in each phase.",
-            "short",
+            COUNT,
             (Query(f"count by (phase) (trainyard_job_phase{{{ALL}}})", "{{phase}}"),),
             stacked=True,
             states=PHASES,
@@ -113,14 +115,14 @@ JOBS = Row(
         Panel(
             "Workers by namespace",
             "Workers in the groups of jobs, including those that restart.",
-            "short",
+            COUNT,
             (Query(f"sum by (namespace) (trainyard_job_workers{{{ALL}}})", "{{namespace}}"),),
             stacked=True,
         ),
         Panel(
             "Finished jobs",
             "By result and reason, within the time range.",
-            "short",
+            COUNT,
             (
                 Query(
                     "sum by (result, reason) (increase(trainyard_jobs_finished_total[$__range]))",
@@ -152,7 +154,7 @@ TIME = Row(
         Panel(
             "Lost time",
             "Lost seconds per second of all jobs, by reason: startup, recovery, repeated steps, and other.",
-            "s",
+            PER_SECOND,
             (Query(f"sum by (reason) (rate(trainyard_job_lost_seconds_total{{{ALL}}}[5m]))", "{{reason}}"),),
             stacked=True,
         ),
@@ -188,7 +190,7 @@ FAULTS = Row(
         Panel(
             "Jobs with most restarts",
             "Restarts by failures and disruptions in the last hour, of the ten jobs with the most.",
-            "short",
+            COUNT,
             (
                 Query(
                     f'topk(10, sum by (namespace, name) (increase(trainyard_job_restarts_total{{{ALL}, cause=~"failure|disruption"}}[1h])) > 0)',
@@ -227,24 +229,35 @@ FAULTS = Row(
         Panel(
             "Straggling ranks",
             "Ranks that have been slower than the others of their job for a minute. `status.stragglers` names them and their nodes.",
-            "short",
+            COUNT,
             (
                 Query(f"sum(trainyard_job_straggling_ranks{{{ALL}}}) or vector(0)", "total"),
                 Query(_of_each("straggling_ranks"), "{{namespace}}/{{name}}", rare=True),
             ),
             limits={1: POOR},
-            width=12,
+            width=8,
         ),
         Panel(
             "Avoided nodes",
             "Nodes that failed a job twice. `status.suspectNodes` has details. A node that several jobs avoid is probably broken.",
-            "short",
+            COUNT,
             (
                 Query(f"sum(trainyard_job_avoided_nodes{{{ALL}}}) or vector(0)", "total"),
                 Query(_of_each("avoided_nodes"), "{{namespace}}/{{name}}", rare=True),
             ),
             limits={1: POOR},
-            width=12,
+            width=8,
+        ),
+        Panel(
+            "Suspected hangs",
+            "Jobs that report no progress and of which no rank does anything. The stacks are in the logs of the pods.",
+            COUNT,
+            (
+                Query(f"sum(trainyard_job_hang_suspected{{{ALL}}}) or vector(0)", "total"),
+                Query(_of_each("hang_suspected"), "{{namespace}}/{{name}}", rare=True),
+            ),
+            limits={1: BAD},
+            width=8,
         ),
     ),
 )

@@ -1,7 +1,22 @@
 """The dashboard of one job: progress, speed, goodput, stragglers, and the causes of its restarts."""
 
 from dev.codegen.dashboards.fleet import PHASES
-from dev.codegen.dashboards.panels import BAD, GOOD, JOB, POOR, Board, Kind, Mark, Panel, Query, Row, Variable, number
+from dev.codegen.dashboards.panels import (
+    BAD,
+    CORES,
+    COUNT,
+    GOOD,
+    JOB,
+    POOR,
+    Board,
+    Kind,
+    Mark,
+    Panel,
+    Query,
+    Row,
+    Variable,
+    number,
+)
 
 THIS = 'namespace="$namespace", name="$name"'
 RANKS = 'namespace="$namespace", trainyard_dev_job_name="$name"'
@@ -24,18 +39,18 @@ def _gpu(metric: str, function: str = "max") -> str:
 CHECKPOINT = _metric("checkpoint_timestamp_seconds")
 ACTIVE = _metric("active_timestamp_seconds")
 NOW = Row(
-    "Now",
+    "Overview",
     (
-        number("Step", "Last step that all ranks have completed.", "none", _metric("step")),
+        number("Step", "Last step that all ranks have completed.", COUNT, _metric("step")),
         number(
-            "Done",
+            "Progress",
             "Share of the total steps, if the program reports their number.",
             "percentunit",
             f"{_metric('step')} / {_metric('total_steps')}",
             top=1.0,
         ),
         number(
-            "Time left",
+            "Time remaining",
             "Remaining steps at the usual step time. Recoveries, checkpoints and evaluation are not included.",
             "s",
             f"clamp_min({_metric('total_steps')} - {_metric('step')}, 0) * {_metric('step_seconds')}",
@@ -52,11 +67,11 @@ NOW = Row(
         number(
             "Restarts",
             "Restarts of any cause.",
-            "none",
+            COUNT,
             f"sum by (namespace, name) (trainyard_job_restarts_total{{{THIS}}})",
             limits={1: POOR},
         ),
-        number("Workers", "Workers in the group of the current attempt.", "none", _metric("workers")),
+        number("Workers", "Workers in the group of the current attempt.", COUNT, _metric("workers")),
     ),
 )
 PROGRESS = Row(
@@ -75,10 +90,16 @@ PROGRESS = Row(
         Panel(
             "Step",
             "Last step that all ranks have completed. A drop shows steps that a recovery repeats.",
-            "none",
+            COUNT,
             (Query(_metric("step"), "step"),),
         ),
-        Panel("Loss", "Mean of the losses that the ranks last reported.", "none", (Query(_metric("loss"), "loss"),)),
+        Panel(
+            "Loss",
+            "Mean of the losses that the ranks last reported.",
+            "none",
+            (Query(_metric("loss"), "loss"),),
+            bottom=None,
+        ),
         Panel(
             "Gradient norm",
             "Mean of what the ranks last reported. A peak before a NaN loss suggests a too high learning rate or broken data.",
@@ -91,20 +112,20 @@ SPEED = Row(
     "Speed",
     (
         Panel(
-            "Samples per second",
+            "Throughput: samples",
             "Of all ranks together, over their last 64 steps.",
-            "short",
+            "suffix: samples/s",
             (Query(_metric("samples_per_second"), "samples/s"),),
         ),
         Panel(
-            "Tokens per second",
+            "Throughput: tokens",
             "Of all ranks together, over their last 64 steps, if the program reports tokens.",
-            "short",
+            "suffix: tokens/s",
             (Query(_metric("tokens_per_second"), "tokens/s"),),
         ),
         Panel(
             "Step time",
-            "Median over recent steps and ranks, and the own work of the slowest and the fastest rank. All ranks wait for their difference.",
+            "Median over recent steps and ranks, and the compute time of the slowest and the fastest rank. All ranks wait for their difference.",
             "s",
             (
                 Query(_metric("step_seconds"), "step"),
@@ -122,7 +143,7 @@ SPEED = Row(
             top=1.0,
         ),
         Panel(
-            "Time by phase",
+            "Share of time by phase",
             "Shares of the time of all ranks, by the phases that the program reports. A large share of `data` means a slow loader.",
             "percentunit",
             (
@@ -136,7 +157,7 @@ SPEED = Row(
             top=1.0,
         ),
         Panel(
-            "Waiting",
+            "Share of time waiting",
             "Shares of the time with a collective in flight, waiting for data, and blocked by a checkpoint.",
             "percentunit",
             (
@@ -153,8 +174,8 @@ GOODPUT = Row(
     "Goodput",
     (
         Panel(
-            "Time by use",
-            "Total seconds by use: kept steps, startup, recovery, repeated steps, and other, for example checkpoints and evaluation.",
+            "Cumulative time by category",
+            "Total time by category: kept steps, startup, recovery, repeated steps, and other, for example checkpoints and evaluation.",
             "s",
             (
                 Query(f"max by (namespace, name) (trainyard_job_productive_seconds_total{{{THIS}}})", "kept steps"),
@@ -179,18 +200,25 @@ RANK = Row(
     "Ranks",
     (
         Panel(
-            "Own work by rank",
-            "Step time of each rank without waiting for others. A row that stays hot is a straggler; `status.stragglers` has its pod and node.",
-            "s",
-            (Query(_by_rank("compute_seconds"), "rank {{rank}}"),),
+            "Compute time by rank, relative to the median",
+            "Compute time of each rank divided by the median of all. From 1.5 on a rank is a straggler; `status.stragglers` has its pod and node.",
+            "suffix: x",
+            (
+                Query(
+                    f"{_by_rank('compute_seconds')} / on () group_left () quantile(0.5, {_by_rank('compute_seconds')})",
+                    "rank {{rank}}",
+                ),
+            ),
             Kind.BY_RANK,
             width=24,
             height=9,
+            bottom=0.5,
+            top=2.0,
         ),
         Panel(
             "Straggling ranks",
             "Ranks that have been slower than the others for a minute.",
-            "none",
+            COUNT,
             (
                 Query(
                     f"max by (namespace, name) (trainyard_job_straggling_ranks{{{THIS}}}) or {_metric('workers')} * 0",
@@ -200,7 +228,7 @@ RANK = Row(
             limits={1: POOR},
         ),
         Panel(
-            "Since the last step",
+            "Time since the last step",
             "Time since each rank last reported a step. A hung rank rises alone, or first.",
             "s",
             (Query(f"time() - {_by_rank('last_step_timestamp_seconds')}", "rank {{rank}}"),),
@@ -208,7 +236,7 @@ RANK = Row(
         ),
         Panel(
             "Host memory by rank",
-            "Resident set of the process itself, without the workers of its data loader.",
+            "Resident set size of the process itself, without the workers of its data loader.",
             "bytes",
             (Query(_by_rank("host_memory_bytes"), "rank {{rank}}"),),
         ),
@@ -220,25 +248,25 @@ ATTEMPTS = Row(
         Panel(
             "Attempt",
             "Number of the current attempt. `kubectl describe tj` has the cause of the last failure, with rank, node and traceback.",
-            "none",
+            COUNT,
             (Query(_metric("attempt"), "attempt"),),
         ),
         Panel(
             "Restarts by cause",
             "Total restarts. Failures count against `maxRestarts`; disruptions and resizes do not.",
-            "none",
+            COUNT,
             (Query(f"max by (cause) (trainyard_job_restarts_total{{{THIS}}})", "{{cause}}"),),
             limits={1: POOR},
         ),
         Panel(
-            "Age of the newest checkpoint",
+            "Age of the last checkpoint",
             "Time that a failure now would lose: since the checkpoint, or since the job was resumed. The training library reports checkpoints.",
             "s",
             (Query(f"time() - ({CHECKPOINT} > {ACTIVE} or {ACTIVE} and {CHECKPOINT})", "age"),),
             limits={3600: POOR, 21600: BAD},
         ),
         Panel(
-            "Checkpoint time",
+            "Checkpoint duration",
             "Time until a checkpoint is stored completely. The training continues meanwhile.",
             "s",
             (Query(_metric("checkpoint_seconds"), "stored in"),),
@@ -247,7 +275,7 @@ ATTEMPTS = Row(
         Panel(
             "Workers",
             "Size of the group. An elastic group grows and shrinks.",
-            "none",
+            COUNT,
             (Query(_metric("workers"), "workers"),),
         ),
     ),
@@ -255,19 +283,19 @@ ATTEMPTS = Row(
 GPU = Row(
     "GPU (NVIDIA dcgm-exporter)",
     (
-        Panel("Busy", "Share of the time in which a kernel ran, whatever its efficiency: see the next panel.", "percent", (Query(_gpu("DEV_GPU_UTIL"), "{{pod}} {{gpu}}"),), top=100.0, needs="GPU"),
-        Panel("Tensor cores", "Share of the cycles in which tensor cores were active.", "percentunit", (Query(_gpu("PROF_PIPE_TENSOR_ACTIVE"), "{{pod}} {{gpu}}"),), top=1.0, needs="GPU"),
+        Panel("GPU utilization", "Share of the time in which a kernel ran, whatever its efficiency: see the next panel.", "percent", (Query(_gpu("DEV_GPU_UTIL"), "{{pod}} {{gpu}}"),), top=100.0, needs="GPU"),
+        Panel("Tensor core utilization", "Share of the cycles in which tensor cores were active.", "percentunit", (Query(_gpu("PROF_PIPE_TENSOR_ACTIVE"), "{{pod}} {{gpu}}"),), top=1.0, needs="GPU"),
         Panel("Memory used", "Memory of each GPU, including what torch has reserved.", "decmbytes", (Query(_gpu("DEV_FB_USED"), "{{pod}} {{gpu}}"),), needs="GPU"),
         Panel("Temperature", "GPUs throttle at about 85 °C.", "celsius", (Query(_gpu("DEV_GPU_TEMP"), "{{pod}} {{gpu}}"),), limits={85: BAD}, needs="GPU"),
         Panel("Power", "Power of each GPU. One that draws less than others is slow, or waits.", "watt", (Query(_gpu("DEV_POWER_USAGE"), "{{pod}} {{gpu}}"),), needs="GPU"),
-        Panel("XID errors", "Last error of each GPU, by NVIDIA's number; 0: none.", "none", (Query(_gpu("DEV_XID_ERRORS"), "{{pod}} {{gpu}}"),), limits={1: BAD}, needs="GPU"),
+        Panel("Last XID error", "Last error of each GPU, by NVIDIA's number; 0: none.", "none", (Query(_gpu("DEV_XID_ERRORS"), "{{pod}} {{gpu}}"),), limits={1: BAD}, needs="GPU"),
     ),
 )  # fmt: skip
 NODE = Row(
     "Network and memory (kubelet, cAdvisor)",
     (
         Panel(
-            "Network",
+            "Network throughput",
             "Bytes per second that pods receive (above) and send (below). RDMA is not included.",
             "binBps",
             (
@@ -280,11 +308,12 @@ NODE = Row(
                     "{{pod}} sent",
                 ),
             ),
+            bottom=None,
         ),
         Panel(
-            "CPU",
+            "CPU usage",
             "Cores that each worker uses.",
-            "short",
+            CORES,
             (
                 Query(
                     f"sum by (pod) (rate(container_cpu_usage_seconds_total{{{PODS}, container!=''}}[$__rate_interval]))",
@@ -293,7 +322,7 @@ NODE = Row(
             ),
         ),
         Panel(
-            "Memory",
+            "Memory usage",
             "Working set of each worker, which the memory limit applies to.",
             "bytes",
             (Query(f"sum by (pod) (container_memory_working_set_bytes{{{PODS}, container!=''}})", "{{pod}}"),),

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GOOD, POOR, BAD, PLAIN = "green", "orange", "red", "blue"
+COUNT, CORES, PER_SECOND = "locale", "suffix: cores", "suffix: s/s"
+"""Grafana's names of units: whole numbers, cores of a CPU, and seconds that pass in each second."""
 FLEET, JOB, OPERATOR = "trainyard-fleet", "trainyard-job", "trainyard-operator"
 """The UIDs of the dashboards, which they link to each other by."""
 
@@ -47,7 +49,7 @@ class Panel:
     Attributes:
         title: what it shows, in a few words.
         about: what the numbers are, and what to do if they are bad.
-        unit: Grafana's name of the unit: `s`, `percentunit`, `bytes`, `short`, `none` …
+        unit: Grafana's name of the unit: `s`, `percentunit`, `bytes`, `none`, COUNT …
         queries: its queries of Prometheus.
         kind: how it shows them.
         limits: colours by the value from which they apply.
@@ -55,7 +57,8 @@ class Panel:
         width: of 24 columns.
         height: in rows of 30 pixels.
         stacked: whether series are stacked.
-        top: the greatest possible value.
+        bottom: the least value of the axis; None if values may be negative.
+        top: the greatest possible value, or the end of a heat map's colours.
         states: the colours of series by legend.
         columns: of a table: the titles of the shown labels.
         units: of a table: the units of columns that differ from `unit`.
@@ -72,6 +75,7 @@ class Panel:
     width: int = 8
     height: int = 8
     stacked: bool = False
+    bottom: float | None = 0.0
     top: float | None = None
     states: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)

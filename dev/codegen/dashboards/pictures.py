@@ -16,7 +16,7 @@ import matplotlib as mpl
 
 from dev.codegen.dashboards.__main__ import BOARDS
 from dev.codegen.dashboards.build import COLUMNS, laid_out
-from dev.codegen.dashboards.panels import Board, Kind, Panel, Row
+from dev.codegen.dashboards.panels import COUNT, Board, Kind, Panel, Row
 from dev.codegen.dashboards.prometheus import Asked, Series
 from dev.localcluster.addresses import PROMETHEUS_URL
 
@@ -31,19 +31,31 @@ INCHES: Final = (0.62, 0.42)
 """Width of a column and height of a row."""
 LINES: Final = 8
 """Most series that get a legend."""
+LEGEND_ROWS: Final = 2.2
+"""Rows below a panel's lines, for the clock and a legend of up to eight series in three columns."""
+MARK_SECONDS: Final = 15.0
+"""Marks closer than this are one mark."""
+TIMED: Final = frozenset({Kind.LINES, Kind.STATES, Kind.BY_RANK})
+"""The kinds of panels that have a time axis."""
 PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def text(value: float, unit: str) -> str:
     """Format a number for people."""
+    if unit == COUNT:
+        return f"{value:,.0f}"
+    if unit.startswith("suffix:"):
+        return f"{value:.3g} {unit.partition(':')[2].strip()}"
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
-    if unit == "s":
+    if unit == "s" and value:
         return (
             f"{value / 60:.3g} min" if value >= 120 else f"{value:.3g} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
         )
     size, prefix = next(((size, prefix) for size, prefix in PREFIXES if abs(value) >= size), (1.0, ""))
-    short = {"bytes": "B", "binBps": "B/s", "h": " h", "ops": "/s", "reqps": "/s", "cpm": "/min"}.get(unit, "")
+    short = {"s": " s", "bytes": "B", "binBps": "B/s", "h": " h", "ops": "/s", "reqps": "/s", "cpm": "/min"}.get(
+        unit, ""
+    )
     return f"{value / size:.4g}{prefix}{short}"
 
 
@@ -54,39 +66,69 @@ def draw(board: Board, asked: Asked, file: Path) -> None:
     )
     places = list(laid_out(rows))
     height = max(at.y + at.h for _, _, of_row in places for at in of_row)
+    marks = [
+        (at, mark.colour)
+        for mark in board.marks
+        for each in asked.found(mark.query)
+        for at in starts([point for point, _ in each.points])
+    ]
     figure = plt.figure(figsize=(COLUMNS * INCHES[0], height * INCHES[1]), dpi=72)
     for row, top, of_row in places:
         figure.text(0.008, 1 - (top + 0.7) / height, row.title, fontsize=12, fontweight="bold")
         for panel, at in zip(row.panels, of_row, strict=True):
-            left, low = (at.x + 0.9) / COLUMNS, 1 - (at.y + at.h - 0.9) / height
-            axes = figure.add_axes((left, low, (at.w - 1.3) / COLUMNS, (at.h - 2.0) / height))
+            # Below the lines there is room for the legend and the clock.
+            below = LEGEND_ROWS if panel.kind is Kind.LINES else 0.9
+            left, low = (at.x + 1.3) / COLUMNS, 1 - (at.y + at.h - below) / height
+            axes = figure.add_axes((left, low, (at.w - 1.7) / COLUMNS, (at.h - below - 1.1) / height))
             axes.set_title(panel.title, fontsize=9, loc="left")
             found = [(query, each) for query in panel.queries for each in asked.series(panel, query)]
             _KINDS[panel.kind](axes, panel, [each for _, each in found])
+            if panel.kind in TIMED:
+                _draw_marks(axes, marks)
     figure.savefig(file)
     plt.close(figure)
 
 
 def _lines(axes: Any, panel: Panel, series: list[Series]) -> None:
     if panel.stacked and series:
-        _stack(axes, series)
+        _stack(axes, panel, series)
     else:
         for each in series:
             moments, values = [_moment(at) for at, _ in each.points], [value for _, value in each.points]
             axes.plot(moments, values, label=each.name, linewidth=1)
     _draw_limits(axes, panel)
-    if panel.top is not None or panel.unit == "s":
-        axes.set_ylim(bottom=0, top=panel.top)
+    highest = max((value for each in series for _, value in each.points), default=0.0)
+    if panel.bottom is not None:
+        # A line of zeros lies at the bottom, not in the middle.
+        axes.set_ylim(bottom=panel.bottom, top=panel.top or (None if highest > 0 else 1.0))
+    if panel.unit == COUNT:
+        axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(nbins=5, integer=True))
     if 0 < len(series) <= LINES:
-        axes.legend(fontsize=6, loc="best")
+        axes.legend(fontsize=6, loc="upper left", bbox_to_anchor=(0.0, -0.14), ncol=3, frameon=False, borderaxespad=0.0)
     axes.yaxis.set_major_formatter(lambda value, _: text(value, panel.unit))
     _clock(axes)
 
 
-def _stack(axes: Any, series: list[Series]) -> None:
+def starts(moments: list[float], apart: float = MARK_SECONDS) -> list[float]:
+    """Return the first moment of each run of moments: a counter's increase is seen for a minute."""
+    return [at for before, at in zip([float("-inf"), *moments], moments, strict=False) if at - before > apart]
+
+
+def _draw_marks(axes: Any, marks: list[tuple[float, str]]) -> None:
+    for at, colour in marks:
+        axes.axvline(_moment(at), color=colour, linestyle=":", linewidth=0.9)
+
+
+def _stack(axes: Any, panel: Panel, series: list[Series]) -> None:
     moments = sorted({at for each in series for at, _ in each.points})
     heights = [[dict(each.points).get(at, 0.0) for at in moments] for each in series]
-    axes.stackplot([_moment(at) for at in moments], heights, labels=[each.name for each in series], alpha=0.7)
+    names = [each.name for each in series]
+    # Grafana has colours of its own for text.
+    known = {"text": "gray"}
+    colours = (
+        [known.get(panel.states[name], panel.states[name]) for name in names] if {*names} <= {*panel.states} else None
+    )
+    axes.stackplot([_moment(at) for at in moments], heights, labels=names, colors=colours, alpha=0.7)
 
 
 def _draw_limits(axes: Any, panel: Panel) -> None:
@@ -137,7 +179,13 @@ def _by_rank(axes: Any, panel: Panel, series: list[Series]) -> None:
     if not cells:
         return
     shown = axes.pcolormesh(
-        [_moment(at) for at in moments], range(len(series)), cells, cmap="RdYlGn_r", shading="nearest"
+        [_moment(at) for at in moments],
+        range(len(series)),
+        cells,
+        cmap="RdYlGn_r",
+        shading="nearest",
+        vmin=panel.bottom,
+        vmax=panel.top,
     )
     axes.set_yticks(range(len(series)), [each.name for each in series])
     bar = axes.figure.colorbar(shown, ax=axes, pad=0.01)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER
+from trainyard.api.constants import MAX_STACK_REQUEST
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
 REPORT_PATH, SYNC_PATH = "/v1/report", "/v1/sync"
@@ -136,6 +137,10 @@ class SyncRequest(Part):
     """Where its ranks can take part in a coordinated stop."""
     prepared: bool = True
     """Whether the start of its ranks is prepared as far as it can be."""
+    idle: bool = False
+    """Whether none of its ranks has done anything for the limit, where they report no progress."""
+    stacks: str | None = Field(default=None, max_length=MAX_STACK_REQUEST)
+    """The last request for stacks that it has met, empty for none; None where it knows no such requests."""
 
     @model_validator(mode="after")
     def _has_failure_where_failed(self) -> Self:
@@ -164,12 +169,15 @@ class SyncAnswer(Part):
     hung: bool = False
     """Whether the attempt before ended because a rank hung."""
     stop: StopOrder | None = None
+    stacks: str = Field(default="", max_length=MAX_STACK_REQUEST)
+    """The request for the stacks of its ranks; empty where there is none."""
 
     def body(self) -> dict[str, Any]:
         """Return it as JSON, without the fields that say nothing."""
         optional = {"restart": self.restart, "hung": self.hung}
         body: dict[str, Any] = {"attempt": self.attempt, "run": self.run, "environment": dict(self.environment)}
         body |= {name: True for name, value in optional.items() if value}
+        body |= {"stacks": self.stacks} if self.stacks else {}
         return body | ({"stop": {"step": self.stop.step}} if self.stop else {})
 
 

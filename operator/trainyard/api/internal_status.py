@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
-from trainyard.api.constants import MAX_REPLICAS
+from trainyard.api.constants import MAX_REPLICAS, MAX_STACK_REQUEST
 from trainyard.api.recovery import MAX_RESTARTS_IN_WINDOW, RestartScope
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
@@ -159,6 +159,15 @@ class CountedProcesses(Model):
     """The processes of each worker."""
 
 
+class StackDump(Model):
+    """The last request for the stacks of all ranks (the annotation `trainyard.dev/dump-stacks`)."""
+
+    request: str = Field(max_length=MAX_STACK_REQUEST)
+    """The value of the annotation."""
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    """The attempt whose ranks write their stacks. Those of later attempts do not."""
+
+
 class InternalStatus(Model):
     """State that the operator keeps for itself. It may change with any release: do not read it."""
 
@@ -174,6 +183,8 @@ class InternalStatus(Model):
     """The address at which the workers of such an attempt meet, once all of them are ready."""
     coordinated_stop: CoordinatedStop | None = None
     """The stop that all ranks make after the same step: a worker leaves, the job is suspended, or its size changes."""
+    stack_dump: StackDump | None = None
+    """The last request for the stacks of all ranks."""
     launched_attempt: int = Field(default=0, ge=0, le=MAX_ATTEMPT)
     """The last attempt whose pods were all created. From then on a missing pod is a disruption."""
     succeeded: Succeeded | None = None

@@ -87,6 +87,19 @@ class Reason(StrEnum):
     NO_STRAGGLERS = "NoStragglers"
     """No rank is slower than the others any more."""
 
+    PROGRESS_NOT_REPORTED = "ProgressNotReported"
+    """The program has reported no progress for five minutes. So a hang is noticed only where no rank does anything."""
+    PROGRESS_REPORTED = "ProgressReported"
+    """The program reports progress: the operator detects hangs, and restarts the group."""
+    RANKS_IDLE = "RanksIdle"
+    """No rank has used its CPU, its disk or the network for ten minutes, or for `recovery.hangTimeoutSeconds`. They may wait
+    for each other. This does not restart anything. The agents write the stacks of all ranks into the logs of the pods."""
+    RANKS_ACTIVE = "RanksActive"
+    """The ranks work again."""
+    STACKS_REQUESTED = "StacksRequested"
+    """The annotation `trainyard.dev/dump-stacks` has a new value. The agents write the stacks of all ranks into the logs
+    of the pods, and the ranks continue."""
+
     SUSPENDED = "Suspended"
     """`lifecycle.suspend` is set: the job has no pods."""
     RESUMED = "Resumed"

@@ -19,6 +19,7 @@ from trainyard.api.internal_status import (
     Joining,
     Rendezvous,
     RestartBudget,
+    StackDump,
     Succeeded,
 )
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
@@ -48,6 +49,8 @@ class ConditionType(StrEnum):
     SCALING_LIMITED = "ScalingLimited"
     SUSPENDED = "Suspended"
     STRAGGLING = "Straggling"
+    HANG_SUSPECTED = "HangSuspected"
+    HANG_DETECTION_LIMITED = "HangDetectionLimited"
     AGENT_INJECTED = "AgentInjected"
     ACCELERATORS_UNCERTAIN = "AcceleratorsUncertain"
     STALLED = "Stalled"
@@ -63,6 +66,7 @@ SUMMARY_ORDER = (
     (ConditionType.RUNNING, "False"),
     (ConditionType.SCALING_LIMITED, "True"),
     (ConditionType.RESIZING, "True"),
+    (ConditionType.HANG_SUSPECTED, "True"),
     (ConditionType.STRAGGLING, "True"),
     (ConditionType.ACCELERATORS_UNCERTAIN, "True"),
 )
@@ -188,7 +192,8 @@ class TrainingJobStatus(Model):
     )
     """Scheduled, Running, Restarting, Suspended, Stalled, Complete and Failed describe the job. Resizing: workers are joining, and what
     they wait for. ScalingLimited: `replicas` is a size that is not allowed. AgentInjected: whether the agent runs in the workers, and
-    why not. Straggling: some ranks are slower than the others. AcceleratorsUncertain: `processesPerReplica: auto` may mean another
+    why not. Straggling: some ranks are slower than the others. HangSuspected: no rank does anything. HangDetectionLimited: the program
+    does not report progress. AcceleratorsUncertain: `processesPerReplica: auto` may mean another
     number than you need."""
     attempt: int = Field(default=1, ge=1, le=MAX_ATTEMPT)
     """The current incarnation of the group. It starts with new pods, or restarts processes in existing pods."""
@@ -336,6 +341,12 @@ class TrainingJobStatus(Model):
         return max(begun, self.internal.backoff.not_before or begun)
 
     @property
+    def stacks_requested(self) -> str:
+        """The request for the stacks of the current attempt's ranks; empty where there is none."""
+        dump = self.internal.stack_dump
+        return dump.request if dump is not None and dump.attempt == self.attempt else ""
+
+    @property
     def stopping(self) -> CoordinatedStop | None:
         """The coordinated stop of the current attempt, if one was requested."""
         stop = self.internal.coordinated_stop
@@ -406,6 +417,7 @@ class StatusChanges(TypedDict, total=False):
     previous_size: int | None
     rendezvous: Rendezvous | None
     coordinated_stop: CoordinatedStop | None
+    stack_dump: StackDump | None
     launched_attempt: int
     succeeded: Succeeded | None
     attempt_start_time: datetime | None

@@ -18,7 +18,7 @@ CLOCK_STEP_THRESHOLD = timedelta(seconds=1)
 
 def _details(agent: AgentView) -> tuple[object, ...]:
     """Return what may change while the agent stays in one state."""
-    return agent.leave, agent.prepared
+    return agent.leave, agent.prepared, agent.idle
 
 
 @dataclass(slots=True)

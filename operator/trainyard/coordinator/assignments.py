@@ -29,14 +29,20 @@ class Assignment:
     """Whether the container must restart before the attempt starts."""
     hung: bool = False
     """Whether the previous attempt failed because a rank hung; the agent then reports stack traces."""
+    stacks: str = ""
+    """The request for the stacks of its ranks; empty where there is none."""
 
     def is_news(self, call: SyncRequest) -> bool:
         """Return whether the assignment differs from what the agent does."""
         if self.attempt != call.attempt:
             return self.attempt > call.attempt
         return (self.run and call.state is AgentState.WAITING) or (
-            call.state is AgentState.RUNNING and self._must_change_stop(call)
+            call.state is AgentState.RUNNING and (self._must_change_stop(call) or self._must_write_stacks(call))
         )
+
+    def _must_write_stacks(self, call: SyncRequest) -> bool:
+        """Return whether the agent has yet to meet the request for stacks. One that knows no such requests receives none."""
+        return call.stacks is not None and self.stacks not in {"", call.stacks}
 
     def _must_change_stop(self, call: SyncRequest) -> bool:
         """Return whether the agent is in another state of the coordinated stop. An agent without a stop slot receives none."""
@@ -68,7 +74,13 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
         return Assignment(status.attempt, run=False, environment={}, restart=restarts_container(status, pod), hung=hung)
     address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
     worker = Worker(job, pod.index, status.attempt, _group_size(job, pod), address)
-    return Assignment(status.attempt, run=True, environment=restart_environment(worker), stop=status.stopping)
+    return Assignment(
+        status.attempt,
+        run=True,
+        environment=restart_environment(worker),
+        stop=status.stopping,
+        stacks=status.stacks_requested,
+    )
 
 
 def _group_size(job: JobView, pod: PodView) -> int:

@@ -160,7 +160,7 @@ class CoordinatorServer:
     def _agent_view(self, call: SyncRequest) -> AgentView:
         failure, leave = call.failure, call.leave
         if failure is None:
-            return AgentView(call.attempt, call.state, leave=leave, prepared=call.prepared)
+            return AgentView(call.attempt, call.state, leave=leave, idle=call.idle, prepared=call.prepared)
         failed_at = self.agent_registry.now() - timedelta(seconds=min(failure.age, MAX_FAILURE_AGE_SECONDS))
         return AgentView(call.attempt, call.state, container_exit(failed_at, failure.code, failure.message))
 
@@ -199,6 +199,7 @@ def _assignment_json(current: Assignment) -> Json:
         restart=current.restart,
         hung=current.hung,
         stop=StopOrder(step=current.stop.step) if current.stop else None,
+        stacks=current.stacks,
     ).body()
 
 

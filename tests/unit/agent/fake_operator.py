@@ -117,7 +117,7 @@ class FakeOperator:
                 return self.fixed_answer
             orders = self.orders
             starts = poll["state"] == "waiting" and orders["run"] and poll["attempt"] == orders["attempt"]
-            if poll["attempt"] < orders["attempt"] or starts or _stop_changes(poll, orders):
+            if poll["attempt"] < orders["attempt"] or starts or _stop_changes(poll, orders) or _asks(poll, orders):
                 return 200, orders
             time.sleep(0.01)
         return 200, self.orders
@@ -128,6 +128,11 @@ def _stop_changes(poll: Poll, orders: Poll) -> bool:
     if leave is None or stop is None:
         return leave is not None and leave["asked"]
     return not leave["asked"] or stop["step"] not in {None, leave["at"]}
+
+
+def _asks(poll: Poll, orders: Poll) -> bool:
+    """Return whether the order asks for stacks that this agent has not written."""
+    return bool(poll["state"] == "running" and orders.get("stacks", poll["stacks"]) != poll["stacks"])
 
 
 @contextmanager

@@ -16,4 +16,7 @@ def test_agent_needs_only_python_39_standard_library(path: Path) -> None:
     tree = ast.parse(path.read_text(), feature_version=(3, 9))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    assert {str(name).partition(".")[0] for name in imported} <= sys.stdlib_module_names | {"trainyard_agent"}
+    assert {str(name).partition(".")[0] for name in imported} <= sys.stdlib_module_names | {
+        "trainyard_agent",
+        "trainyard_stacks",
+    }

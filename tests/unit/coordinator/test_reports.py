@@ -25,7 +25,13 @@ def named(example: Any) -> str:
 def test_golden_sync_request_is_read(example: dict[str, Any]) -> None:
     request = read(SyncRequest, json.dumps(example["body"]).encode())
     dumped = {"attempt": request.attempt, "state": request.state, "prepared": request.prepared}
-    assert dumped == {"prepared": True, **{name: example["body"][name] for name in dumped if name in example["body"]}}
+    dumped |= {"idle": request.idle, "stacks": request.stacks}
+    assert dumped == {
+        "prepared": True,
+        "idle": False,
+        "stacks": None,
+        **{name: example["body"][name] for name in dumped if name in example["body"]},
+    }
     assert (request.failure and request.failure.model_dump()) == example["body"].get("failure")
     assert (request.leave and asdict(request.leave)) == example["body"].get("leave")
 

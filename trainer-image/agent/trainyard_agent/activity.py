@@ -39,11 +39,14 @@ class _Sample(NamedTuple):
 class Activity:
     """Watches some ranks, each with the processes below it."""
 
-    def __init__(self, pids: Iterable[int], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, pids: Iterable[int], clock: Callable[[], float] = time.monotonic, *, spins_on_gpu: bool = True
+    ) -> None:
+        """`spins_on_gpu`: whether a rank with a GPU that uses its CPU may only wait."""
         self._pids, self._clock = [*pids], clock
         self._samples: dict[int, _Sample] = {}
         self._looked_at = self._active_at = clock()
-        self._on_gpu = {pid for pid in self._pids if _opens_gpu(pid)}
+        self._on_gpu = {pid for pid in self._pids if spins_on_gpu and _opens_gpu(pid)}
         table = processes.processes_by_pid()
         for pid in self._pids:
             self._samples[pid] = _sample(pid, table)

@@ -10,6 +10,7 @@ from typing import NamedTuple, Optional
 from trainyard_agent.coordinated_stop import CoordinatedStop
 from trainyard_agent.group import Group
 from trainyard_agent.hang_diagnosis import Observers
+from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.memory import Kills
 from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.progress_files import Progress, shared_variables
@@ -85,7 +86,7 @@ class Attempt:
             # The ranks of a launcher stop as it wants.
             folder = None if launcher else progress.folder
             stop = CoordinatedStop(folder, self._place, self._grace_seconds, link.report_stop, link.view)
-            observers = Observers(progress, recorder, reporter)
+            observers = Observers(progress, recorder, reporter, IdleWatch(self._hang_seconds))
             supervisor = Supervisor(self._group, self._place, observers, stop, self._kills, link, self._log)
             outcome = Outcome(*supervisor.run(self._restart_grace))
             if kept := recorder.summary():

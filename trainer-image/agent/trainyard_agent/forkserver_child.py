@@ -202,6 +202,10 @@ def become(files: list[int], output: int, *, has_lower_priority: bool) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    with suppress(Exception):
+        import trainyard_stacks  # noqa: PLC0415 - where the agent's folder is in the path of the program
+
+        trainyard_stacks.register()
     seed()
 
 

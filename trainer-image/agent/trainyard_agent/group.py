@@ -137,6 +137,11 @@ class Group:
         return [each.rank for each in self._running.values()]
 
     @property
+    def pids(self) -> dict[int, int]:
+        """The PIDs of the ranks that have not exited; of a launcher, its own."""
+        return {each.rank: pid for pid, each in self._running.items()}
+
+    @property
     def stopped(self) -> set[int]:
         """The ranks whose process was stopped, by SIGSTOP or a debugger."""
         return {each.rank for each in self._running.values() if processes.is_stopped(each.pid)}

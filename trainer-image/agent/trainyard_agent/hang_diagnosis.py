@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from trainyard_agent import stacks
+import trainyard_stacks
+from trainyard_agent import processes, stacks
 from trainyard_agent.group import Group
 from trainyard_agent.hang import Hang
+from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.operator_link import Failure
 from trainyard_agent.progress_files import Progress
 from trainyard_agent.ranks import Place
@@ -36,6 +38,7 @@ class Observers(NamedTuple):
     progress: Progress
     recorder: Recorder
     reporter: Reporter
+    idle: IdleWatch
 
 
 class HangDiagnosis:
@@ -83,6 +86,19 @@ class HangDiagnosis:
         if not self._progress.launcher:
             self._log_texts(texts)
         self._await_records(at, recorded=recorded)
+
+    def log_running_ranks(self, why: str) -> None:
+        """Log where each rank is. The ranks go on. `why`: the reason, which heads the lines."""
+        self._progress.forget_traces()
+        self._group.ask(trainyard_stacks.signal_number())
+        self._wait_until(time.monotonic() + ASK_SECONDS)
+        texts = self._progress.traces()
+        self._log(f"{why}: stacks of {len(texts)} ranks follow")
+        for rank, text in sorted(texts.items()):
+            self._log(f"rank {rank}: stacks of all threads, the last call first\n{text.strip()}")
+        for rank, pid in sorted(self._group.pids.items()):
+            if rank not in texts and not self._progress.launcher:
+                self._log(f"rank {rank}: no Python stack; process {pid} {processes.describe_wait(pid)}")
 
     def _ask_stacks(self, reporter: Reporter | None) -> dict[int, str]:
         """Return what the ranks write of where they are. The operator gets the same of all workers, and finds the outlier.

@@ -30,5 +30,11 @@ class OperatorLink(NamedTuple):
     """Called when a rank has failed, before the others are stopped."""
     report_stop: Callable[[StopProgress], object]
     """Called with how far this worker is in a coordinated stop."""
+    report_idle: Callable[[bool], object]
+    """Called when all ranks have stopped to do anything, or do something again."""
+    pending_stacks: Callable[[], str]
+    """Returns the request for the ranks' stacks that is yet to be met; empty where there is none."""
+    report_stacks: Callable[[str], object]
+    """Called with a request that was met."""
     view: Callable[[], OperatorView]
     """Returns what is known of the operator."""

@@ -101,6 +101,18 @@ def ask(number: int, pid: int) -> None:
         level = [child for child, process in table.items() if process.parent in level and process.state not in GONE]
 
 
+def describe_wait(pid: int) -> str:
+    """Return the state of a process and what it waits for in the kernel: `is in state S (futex_wait_queue)`."""
+    process = stat(pid)
+    if process is None:
+        return "is gone"
+    try:
+        waits_in = Path(f"/proc/{pid}/wchan").read_text().strip("0\n")
+    except OSError:
+        waits_in = ""
+    return f"is in state {process.state}" + (f" ({waits_in})" if waits_in else "")
+
+
 def kill_all(
     root: int, patience: float, reap_them: Callable[[], object], protected: Collection[int] = frozenset()
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 
+import trainyard_stacks
 from trainyard_agent import processes
 from trainyard_agent.exit_cause import KEPT
 from trainyard_agent.hang import Hang, Usual, Watch
@@ -121,6 +123,22 @@ class Progress:
         texts = {rank: self._tail(f"{rank}{STACK_SUFFIX}") for rank in self._known_ranks()}
         return {rank: text for rank, text in texts.items() if text}
 
+    @property
+    def is_reported(self) -> bool:
+        """Whether a rank of this attempt has reported anything."""
+        return bool(self._reported or self.read_all(self._known_ranks()))
+
+    def traces(self) -> dict[int, str]:
+        """Return what the ranks have written since `forget_traces`, whether they report progress or not."""
+        texts = {rank: self._tail(f"{rank}{trainyard_stacks.SUFFIX}") for rank in self._files(trainyard_stacks.SUFFIX)}
+        return {rank: text for rank, text in texts.items() if text}
+
+    def forget_traces(self) -> None:
+        """Empty the files in which the ranks write their stacks on request."""
+        for rank in self._files(trainyard_stacks.SUFFIX):
+            with contextlib.suppress(OSError):
+                os.truncate(f"{self._folder}/{rank}{trainyard_stacks.SUFFIX}", 0)
+
     def blocked(self, answered: Container[int]) -> dict[int, str]:
         """Return why those ranks write no stack that cannot: `stopped` or `uninterruptible`. `answered`: those that do."""
         pids = {rank: state.pid for rank, state in self.read_all(self._known_ranks()).items() if rank not in answered}
@@ -134,11 +152,16 @@ class Progress:
 
     def _known_ranks(self) -> list[int]:
         """Return the ranks of which there are files."""
+        return self._files("")
+
+    def _files(self, suffix: str) -> list[int]:
+        """Return the ranks that have a file with this suffix."""
         try:
             names = [file.name for file in self._folder.iterdir()] if self._folder is not None else []
         except OSError:
             return []
-        return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 10)
+        ranks = [name[: len(name) - len(suffix)] for name in names if name.endswith(suffix)]
+        return sorted(int(rank) for rank in ranks if rank.isascii() and rank.isdecimal() and len(rank) < 10)
 
     def _tail(self, name: str) -> str:
         try:

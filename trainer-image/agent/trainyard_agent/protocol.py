@@ -71,6 +71,8 @@ class Order(NamedTuple):
     """Whether the container has to be restarted before the attempt starts."""
     hung: bool = False
     """Whether the attempt before ended because a rank hung."""
+    stacks: str = ""
+    """The request for the stacks of the ranks; empty where there is none."""
 
 
 def sync_request(
@@ -80,8 +82,13 @@ def sync_request(
     stop: StopProgress | None = None,
     *,
     prepared: bool = True,
+    idle: bool = False,
+    stacks: str | None = None,
 ) -> dict[str, object]:
-    """Return the body of `/v1/sync`. `failure`: the exit code, the termination message, and its age in seconds."""
+    """Return the body of `/v1/sync`. `failure`: the exit code, the termination message, and its age in seconds.
+
+    `idle`: whether no rank does anything. `stacks`: the last request for stacks that was met.
+    """
     body: dict[str, object] = {"attempt": attempt, "state": state.value}
     if failure is not None:
         code, message, age = failure
@@ -90,6 +97,10 @@ def sync_request(
         body["leave"] = stop._asdict()
     if not prepared:
         body["prepared"] = False
+    if idle:
+        body["idle"] = True
+    if stacks is not None:
+        body["stacks"] = stacks
     return body
 
 
@@ -155,8 +166,11 @@ def parse_order(answer: object) -> Order:
             raise ValueError(f"environment has {name[:64]!r}, which is not a variable name")
         if not isinstance(value, str) or "\0" in value or not _is_encodable(value):
             raise ValueError(f"the value of environment.{name[:64]} is not a string")
+    stacks = answer.get("stacks", "")
+    if not isinstance(stacks, str):
+        raise ValueError("stacks is not a string")  # noqa: TRY004 - an error of the message, not of the program
     variables = {**environment, "TRAINYARD_ATTEMPT": str(attempt)}
-    return Order(attempt, run, variables, *_parse_stop(answer.get("stop")), restart, hung)
+    return Order(attempt, run, variables, *_parse_stop(answer.get("stop")), restart, hung, stacks)
 
 
 def parse_report_pause(answer: Mapping[str, object]) -> float:

@@ -47,6 +47,7 @@ class Supervisor:
     ) -> None:
         self._group, self._progress, self._recorder = group, observers.progress, observers.recorder
         self._stop, self._kills, self._link, self._log = stop, kills, link, log
+        self._idle = observers.idle
         self._diagnosis = HangDiagnosis(group, place, observers, log)
         self._failure: Failure | None = None
         self._forwarded = len(group.signals)
@@ -60,12 +61,14 @@ class Supervisor:
         `restart_grace`: the seconds that ranks get to save their work when the group restarts.
         """
         group, self._restart_grace = self._group, restart_grace
+        self._link.report_idle(False)  # noqa: FBT003 - the only argument
         with closing(self._stop):
             while group.running:
                 self._wait()
                 spared = self._stop.update(group.terminations)
                 self._recorder.keep()
                 self._kills.look()
+                self._observe()
                 self._forward_signals(spared=spared)
                 # Each rank that is asked to exit does so in its own time, to write a checkpoint. The kubelet sets the limit.
                 if not group.is_terminating or spared:
@@ -81,6 +84,18 @@ class Supervisor:
     def _wait(self) -> None:
         intervals = [each for each in (self._progress.interval, self._stop.interval) if each]
         self._group.wait(min(intervals, default=LOOK_SECONDS))
+
+    def _observe(self) -> None:
+        """Write the stacks that the operator asks for, and report ranks that do nothing, where they report no progress."""
+        group, link = self._group, self._link
+        if request := link.pending_stacks():
+            self._diagnosis.log_running_ranks("stacks were requested")
+            link.report_stacks(request)
+        if self._idle.update([*group.pids.values()]):
+            is_suspect = self._idle.is_idle and not self._progress.is_reported
+            link.report_idle(is_suspect)
+            if is_suspect:
+                self._diagnosis.log_running_ranks("no rank does anything")
 
     def _forward_signals(self, *, spared: bool) -> None:
         """Pass signals on to the ranks, but for those by which they would exit before a better moment."""

@@ -62,6 +62,7 @@ class Sync:
         self._channel: Channel | None = None
         self._thread: threading.Thread | None = None
         self._order: Order | None = None
+        self._idle, self._stacks = False, ""
         self._final: Final | None = None
         self._final_at = 0.0
         self._answered_at = float("-inf")
@@ -112,6 +113,22 @@ class Sync:
         if self._reported != new:
             self._reported = new
             self._interrupt()
+
+    def report_idle(self, idle: bool) -> None:  # noqa: FBT001 - it is all that is reported
+        """Report whether the ranks do anything."""
+        if self._idle != idle:
+            self._idle = idle
+            self._interrupt()
+
+    def pending_stacks(self) -> str:
+        """Return the request for the ranks' stacks that is yet to be met; empty where there is none."""
+        order = self._order
+        return order.stacks if order is not None and order.stacks != self._stacks else ""
+
+    def report_stacks(self, request: str) -> None:
+        """Report that this request was met."""
+        self._stacks = request
+        self._interrupt()
 
     def view(self, since: float) -> OperatorView:
         """Return what is known of the operator. `since`: when the worker started to wait for it."""
@@ -172,7 +189,7 @@ class Sync:
         self._untrusted = 0
         attempt, state, failure, stop, prepared = self._reported
         failed = None if failure is None else (failure.code, failure.message, time.monotonic() - failure.at)
-        return sync_request(attempt, state, failed, stop, prepared=prepared)
+        return sync_request(attempt, state, failed, stop, prepared=prepared, idle=self._idle, stacks=self._stacks)
 
     def _receive(self, answer: Answer) -> None:
         if answer.status == HTTPStatus.NOT_FOUND:

@@ -113,6 +113,9 @@ class Worker:
                 must_stop=self._must_stop,
                 report_failure=self._report_failure,
                 report_stop=lambda stop: self._sync.report(self._attempt, AgentState.RUNNING, stop=stop),
+                report_idle=self._sync.report_idle,
+                pending_stacks=self._sync.pending_stacks,
+                report_stacks=self._sync.report_stacks,
                 view=lambda: self._sync.view(self._since),
             )
         )

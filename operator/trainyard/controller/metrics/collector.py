@@ -83,7 +83,7 @@ class CacheMetrics(Collector):
         yield jobs
         pods = sum(len(cache.pods) for cache in self._caches.by_namespace.values())
         yield GaugeMetricFamily("trainyard_worker_pods", "Existing pods of TrainingJobs", value=pods)
-        yield from self._stragglers_and_avoided_nodes(records)
+        yield from self._trouble(records)
         yield GaugeMetricFamily(
             "trainyard_invalid_jobs", "TrainingJobs that the operator cannot read", value=tally[None]
         )
@@ -91,8 +91,8 @@ class CacheMetrics(Collector):
         yield from self._goodput(records)
         yield from progress_metrics(records)
 
-    def _stragglers_and_avoided_nodes(self, records: Sequence[JobRecord]) -> Iterator[Metric]:
-        """Yield stragglers and avoided nodes of each job that has any."""
+    def _trouble(self, records: Sequence[JobRecord]) -> Iterator[Metric]:
+        """Yield stragglers, avoided nodes and suspected hangs of each job that has any."""
         job = ["namespace", "name"]
         straggling = GaugeMetricFamily(
             "trainyard_job_straggling_ranks",
@@ -104,12 +104,19 @@ class CacheMetrics(Collector):
             "Suspect nodes that the workers of a job avoid; only for unfinished jobs that have any",
             labels=job,
         )
+        suspected = GaugeMetricFamily(
+            "trainyard_job_hang_suspected",
+            "1 for a job of which no rank does anything; only for jobs that report no progress",
+            labels=job,
+        )
         for record in records:
+            if record.hang_suspected:
+                suspected.add_metric([record.namespace, record.name], 1)
             if record.straggling_ranks:
                 straggling.add_metric([record.namespace, record.name], record.straggling_ranks)
             if record.avoided_nodes and record.category and record.category[0] not in IDLE_PHASES:
                 avoided.add_metric([record.namespace, record.name], record.avoided_nodes)
-        yield from (straggling, avoided)
+        yield from (straggling, avoided, suspected)
 
     def _goodput(self, records: Sequence[JobRecord]) -> Iterator[Metric]:
         """Yield the goodput of each job that reports steps, from its status."""

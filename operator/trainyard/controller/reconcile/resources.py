@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from trainyard.api.constants import CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
+from trainyard.api.constants import ANNOTATION_DUMP_STACKS, CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
 from trainyard.api.progress import Goodput, Progress
 from trainyard.api.spec import Framework
-from trainyard.api.status import Avoidance, Phase, Restarts, TrainingJobStatus
+from trainyard.api.status import Avoidance, ConditionType, Phase, Restarts, TrainingJobStatus
 from trainyard.domain.progress.stragglers import confirmed
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, DeviceProcesses, accelerators
 from trainyard.domain.state.object_names import worker_pod
@@ -60,6 +60,8 @@ class JobRecord:
     """Since when the job is active without a suspension, from its status."""
     group_size: int = 0
     """The size of its group; 0 if the job cannot be read."""
+    hang_suspected: bool = False
+    """Whether no rank does anything, from its status."""
     accelerators: int = 0
     """How many accelerators its pods hold, from its status."""
     restarts: Restarts = NO_RESTARTS
@@ -105,6 +107,9 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
     """Parse a TrainingJob, whatever is in it. Never raises for an invalid spec or status."""
     # kopf's mappings are no dictionaries, and most metadata fields are not needed.
     metadata = {key: raw["metadata"][key] for key in KEPT_METADATA if key in raw["metadata"]}
+    request = (raw["metadata"].get("annotations") or {}).get(ANNOTATION_DUMP_STACKS)
+    if request:
+        metadata["annotations"] = {ANNOTATION_DUMP_STACKS: request}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
     record = JobRecord(
         uid=metadata["uid"],
@@ -151,6 +156,7 @@ def _with_summary(record: JobRecord, view: JobView) -> JobRecord:
         # Joining workers may not be scheduled yet; a finished job holds nothing.
         accelerators=0 if status.finished else min(status.replicas, group_size) * per_pod,
         restarts=status.restarts,
+        hang_suspected=status.holds(ConditionType.HANG_SUSPECTED),
     )
 
 

@@ -17,7 +17,7 @@ SHELL = "/bin/sh"
 """Runs the script that looks for a Python in the image."""
 SHELL_MISSING = re.compile(rf"{SHELL}[\"`]?:? (?:stat {SHELL}: )?(?:no such file|executable file not found|not found)")
 """What container runtimes say where the image has no shell. Other errors may name it too."""
-WITHOUT = "recovery still works, but failures are described by exit code and log alone"
+WITHOUT = "recovery still works, but no hang is detected, and failures are described by exit code and log alone"
 
 
 def without_agent(job: JobView, cause: Cause) -> Restart | None:

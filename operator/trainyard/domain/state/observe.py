@@ -9,12 +9,14 @@ from sys import intern
 from typing import Any
 
 from trainyard.api.constants import (
+    ANNOTATION_DUMP_STACKS,
     ANNOTATION_GENERATION,
     ANNOTATION_MAIN_CONTAINER,
     ANNOTATION_TEMPLATE_HASH,
     ANNOTATION_WORKERS,
     ENV_JOB_UID,
     LABEL_JOB_UID,
+    MAX_STACK_REQUEST,
 )
 from trainyard.api.recovery import RESTART_CODE
 from trainyard.api.spec import TrainingJobSpec
@@ -58,6 +60,7 @@ def job_view(raw: Json, accelerators: AcceleratorTable = ACCELERATORS) -> JobVie
         status=status,
         deleting="deletionTimestamp" in metadata,
         auto_processes=auto,
+        stack_request=str((metadata.get("annotations") or {}).get(ANNOTATION_DUMP_STACKS) or "")[:MAX_STACK_REQUEST],
     )
 
 

@@ -30,6 +30,8 @@ class JobView:
     spec: TrainingJobSpec
     status: TrainingJobStatus
     deleting: bool = False
+    stack_request: str = ""
+    """The last value of the annotation that asks for the stacks of all ranks; empty where there is none."""
     auto_processes: ProcessCount | None = None
     """What `processesPerReplica: auto` means, which `spec` has as a number; None where the user set the number."""
 

@@ -202,6 +202,8 @@ class AgentView:
     """Whether its connection was lost because its node did not answer any more."""
     leave: StopProgress | None = None
     """Its progress in a coordinated stop; None where its ranks cannot take part in one."""
+    idle: bool = False
+    """Whether none of its ranks does anything; known only where they report no progress."""
     prepared: bool = True
     """Whether the next start of its ranks is prepared as far as possible."""
 

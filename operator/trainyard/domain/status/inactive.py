@@ -11,6 +11,8 @@ INACTIVE: Mapping[C, str] = {
     C.RESIZING: "no worker joins",
     C.SCALING_LIMITED: "no size is limited",
     C.STRAGGLING: "no rank is slow",
+    C.HANG_SUSPECTED: "no rank hangs",
+    C.HANG_DETECTION_LIMITED: "no hang is looked for",
     C.STALLED: "nothing blocks the job",
 }
 HAS_FAILED = "the job has failed: see the condition Failed"

@@ -8,7 +8,7 @@ from typing import Any
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, PodChanges, SetFalse, SetTrue, soonest
-from trainyard.domain.progress import stragglers
+from trainyard.domain.progress import hang_detection, stack_requests, stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.group_health import Health, health
@@ -44,6 +44,8 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     straggling, waits = stragglers.straggling(snapshot, now)
     injected = agent_conditions(job, brought=snapshot.agent)
     uncertain = _accelerators_uncertain(job)
+    hangs = hang_detection.observe(snapshot, now)
+    dumped = stack_requests.follow(snapshot)
     seen = _explained(observed, snapshot, opened=pods.rendezvous is not None, now=now)
     running = _running(status, seen, has_pods=bool(current))
     changes |= {"workers": _unwell(current), "phase": _phase(status, seen)}
@@ -51,6 +53,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         changes["rendezvous"] = pods.rendezvous
     if seen.running:
         changes["running_time"] = status.running_time or now
+    changes |= dumped.changes
     if not snapshot.missing:
         changes["launched_attempt"] = status.attempt
     updates = [
@@ -59,6 +62,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *injected,
         *([straggling] if straggling else []),
         uncertain,
+        *hangs.updates,
         *_restarted(status, seen),
         running,
     ]
@@ -68,10 +72,11 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *_without_command(status, injected),
         *pods.events,
         *_held_up(status, running, seen),
-        *_new_warnings(status, [uncertain]),
+        *_new_warnings(status, [uncertain, *hangs.updates]),
+        *dumped.events,
     ]
     waits += [(p.slow_init_at - now).total_seconds() for p in current if p.slow_init_at and p.slow_init_at > now]
-    return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits]))
+    return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *hangs.waits]))
 
 
 def _accelerators_uncertain(job: JobView) -> ConditionUpdate:

@@ -43,6 +43,8 @@ EXPECTED = frozenset(
 ORDER: dict[str, int] = {kind: position for position, kind in enumerate(C)}
 MAX_MESSAGE_LENGTH = 32768
 """The limit of the CRD, in characters. The API server's rejection of a large template can be longer."""
+OF_RUNNING_RANKS = (C.STRAGGLING, C.HANG_SUSPECTED, C.HANG_DETECTION_LIMITED)
+"""The conditions about ranks that run: they end with the job, and while it is suspended."""
 
 
 def store(job: JobView, outcome: Outcome, now: datetime) -> Plan:
@@ -118,7 +120,7 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         *(SetFalse(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED)) for kind in (C.SCHEDULED, C.RUNNING)),
         *(
             Clear(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED))
-            for kind in (C.RESTARTING, C.STRAGGLING, C.RESIZING)
+            for kind in (C.RESTARTING, *OF_RUNNING_RANKS, C.RESIZING)
         ),
     ]
     return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
@@ -189,7 +191,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
     conditions = [
         SetTrue(C.RESTARTING, reason, message),
         SetFalse(C.RUNNING, reason, inactive(C.RUNNING, RESTARTS)),
-        Clear(C.STRAGGLING, reason, inactive(C.STRAGGLING, RESTARTS)),
+        *(Clear(kind, reason, inactive(kind, RESTARTS)) for kind in (C.STRAGGLING, C.HANG_SUSPECTED)),
         *decision.conditions,
     ]
     return Outcome(changes, conditions, events=[Event("Normal" if reason in EXPECTED else "Warning", reason, message)])
@@ -237,7 +239,7 @@ def _finished(event: Event) -> list[ConditionUpdate]:
     return [
         # Running has the reason for which the job finished: `kubectl get -o wide` prints it.
         SetFalse(C.RUNNING, event.reason, inactive(C.RUNNING, HAS_FINISHED)),
-        *(Clear(kind, event.reason, inactive(kind, HAS_FINISHED)) for kind in (C.STRAGGLING, C.RESIZING)),
+        *(Clear(kind, event.reason, inactive(kind, HAS_FINISHED)) for kind in (*OF_RUNNING_RANKS, C.RESIZING)),
         Clear(C.RESTARTING, Reason.JOB_FINISHED, inactive(C.RESTARTING, HAS_FINISHED)),
     ]
 

@@ -3,12 +3,12 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.support.jobs import NOW, Scene, ago, job
+from tests.support.jobs import NOW, Scene, ago, condition, job
 from tests.unit.controller.raw_job import RAW
 from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.internal_status import Group
 from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler
-from trainyard.api.status import Avoidance, Phase, Restarts, SuspectNode, TrainingJobStatus
+from trainyard.api.status import Avoidance, ConditionType, Phase, Restarts, SuspectNode, TrainingJobStatus
 from trainyard.controller.metrics.collector import CacheMetrics, JobMetrics
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.resources import job_record
@@ -146,3 +146,16 @@ def test_progress_and_speed_are_exported(phase: Phase, expected: dict[str, float
         **expected,
         "attempt": 1,
     }
+
+
+def test_suspected_hang_is_exported_while_it_lasts() -> None:
+    registry, caches = CollectorRegistry(), Caches.empty()
+    CacheMetrics(caches, registry, leading=lambda: True)
+
+    def suspected() -> float | None:
+        return registry.get_sample_value("trainyard_job_hang_suspected", {"namespace": "lab", "name": "job"})
+
+    for version, holds, expected in ((8, False, None), (9, True, 1.0), (10, False, None)):
+        status = TrainingJobStatus().evolve(conditions=[condition(ConditionType.HANG_SUSPECTED, holds=holds)])
+        caches.of("lab").jobs.apply(job_record(RAW).with_status(status, version))
+        assert suspected() == expected

@@ -33,3 +33,20 @@ def test_job_is_parsed_once_for_all_its_agents() -> None:
     stored = record.with_status(TrainingJobStatus(attempt=7), 99)
     assert stored.view is not None
     assert (stored.view.status.attempt, stored.view.resource_version) == (7, 99)
+
+
+def test_request_for_stacks_is_kept_of_all_annotations() -> None:
+    annotations = {"trainyard.dev/dump-stacks": "m" * 200, "kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    raw = {**RAW, "metadata": {**RAW["metadata"], "annotations": annotations}}
+    record = job_record(raw)
+    assert b"last-applied" not in record.text
+    view = record.with_status(TrainingJobStatus(attempt=2), 9).view
+    assert view is not None
+    assert (view.stack_request, view.status.attempt) == ("m" * 128, 2)
+
+
+def test_annotation_of_another_kind_is_no_request() -> None:
+    raw = {**RAW, "metadata": {**RAW["metadata"], "annotations": {"trainyard.dev/dump-stacks": ""}}}
+    view = job_record(raw).view
+    assert view is not None
+    assert view.stack_request == ""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dev.codegen.dashboards.__main__ import BOARDS, FOLDER, main, text
-from dev.codegen.dashboards.panels import Board, Kind
+from dev.codegen.dashboards.panels import CORES, COUNT, JOB, Board, Kind
 
 ROOT = Path(__file__).parents[5]
 OTHERS = re.compile(r"container_|process_|DCGM_FI_")
@@ -135,3 +135,43 @@ def test_gpu_panels_are_marked(board: Board) -> None:
         of_gpu = any("DCGM" in query.expr for query in panel.queries)
         assert (panel.needs == "GPU") == of_gpu
         assert made["title"].endswith("(GPU)") == of_gpu
+
+
+@every_board
+def test_axes_start_at_zero_unless_signed(board: Board) -> None:
+    signed = {"Loss", "Network throughput", "Clock skew"}
+    for panel, made in zip(board.panels, panels(board), strict=True):
+        if panel.kind is Kind.LINES:
+            least = made["fieldConfig"]["defaults"].get("min")
+            assert (least is None) == (panel.title in signed), panel.title
+            assert least in {None, 0}, panel.title
+
+
+@every_board
+def test_counts_are_whole_numbers(board: Board) -> None:
+    for panel, made in zip(board.panels, panels(board), strict=True):
+        defaults = made["fieldConfig"]["defaults"]
+        assert defaults["unit"] != "short", f"{panel.title}: no unit"
+        if defaults["unit"] == COUNT and panel.kind is not Kind.TABLE:
+            assert defaults["decimals"] == 0, panel.title
+
+
+@every_board
+def test_colours_of_heat_maps_have_a_fixed_range(board: Board) -> None:
+    for panel, made in zip(board.panels, panels(board), strict=True):
+        if panel.kind is Kind.BY_RANK:
+            defaults = made["fieldConfig"]["defaults"]
+            assert defaults["min"] < 1.5 < defaults["max"], "1.5 times the median is a straggler"
+
+
+@every_board
+def test_processor_time_is_in_cores(board: Board) -> None:
+    found = [panel for panel in board.panels if any("cpu" in query.expr for query in panel.queries)]
+    assert all(panel.unit == CORES for panel in found)
+
+
+def test_restarts_and_attempts_are_marked_in_all_panels() -> None:
+    (job,) = (board for board in BOARDS if board.uid == JOB)
+    marks = json.loads(text(job))["annotations"]["list"]
+    assert [mark["name"] for mark in marks if mark["enable"]] == ["Restarts", "Attempts"]
+    assert not any("filter" in mark for mark in marks), "no panel is left out"

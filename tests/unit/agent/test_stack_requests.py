@@ -1,0 +1,124 @@
+"""Stacks on request, and ranks that do nothing: for programs that report no progress."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.polling import until
+from tests.unit.agent.agent_process import running_agent, running_shell
+from tests.unit.agent.fake_operator import FakeOperator, Poll, credentials
+from tests.unit.agent.worker_environment import AGENT_SOURCE, WORKER_VARIABLES
+
+STUCK = """
+import threading
+def all_reduce(): threading.Event().wait()
+record(f"started{R}", "yes")
+all_reduce()
+"""
+SPINS = """
+record(f"started{R}", "yes")
+def compute():
+    while True: pass
+compute()
+"""
+
+
+def poll_with(operator: FakeOperator, field: str, *, value: object) -> Poll:
+    def matching() -> list[Poll]:
+        return [poll for poll in [*operator.polls] if poll.get(field) == value]
+
+    until(lambda: bool(matching()), 60, f"a poll with {field} {value}")
+    return matching()[-1]
+
+
+@pytest.mark.parametrize("run", [running_agent, running_shell])
+def test_requested_stacks_are_in_the_log(folder: Path, program: Path, operator: FakeOperator, run: type) -> None:
+    with run(program, folder, STUCK, **credentials(folder, operator.port)) as agent:
+        agent.file("started2")
+        agent.file("started3")
+        operator.orders = {"attempt": 1, "run": True, "environment": {}, "stacks": "monday"}
+        assert poll_with(operator, "stacks", value="monday")["state"] == "running"
+        assert agent.process.poll() is None, "the ranks go on"
+        operator.orders = {"attempt": 1, "run": True, "environment": {}, "stacks": "tuesday"}
+        poll_with(operator, "stacks", value="tuesday")
+        operator.fixed_answer = 410, {"reason": "Over", "message": ""}
+        agent.process.terminate()
+        _, log = agent.wait()
+    assert log.count("stacks were requested: stacks of 2 ranks follow") == 2
+    assert log.count("in all_reduce") == 4
+    assert "rank 2: stacks of all threads" in log
+
+
+def test_rank_without_python_is_described(folder: Path, program: Path, operator: FakeOperator) -> None:
+    script = folder / "wait.sh"
+    script.write_text("echo yes > started; sleep 600; exit 0")
+    command = [sys.executable, str(program), "--", "sh", str(script)]
+    variables = {**credentials(folder, operator.port), "TRAINYARD_REPLICAS": "1", "TRAINYARD_ATTEMPT": "1"}
+    variables |= {"TRAINYARD_REPLICA_INDEX": "0", "TRAINYARD_PROCESSES_PER_REPLICA": "1", "TRAINYARD_JOB_UID": "u"}
+    with subprocess.Popen(command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True) as process:
+        until((folder / "started").exists, 60, "the rank to run")
+        operator.orders = {"attempt": 1, "run": True, "environment": {}, "stacks": "now"}
+        poll_with(operator, "stacks", value="now")
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert "rank 0: no Python stack; process" in log
+    assert "is in state S" in log
+
+
+def test_ranks_that_do_nothing_are_reported(folder: Path, operator: FakeOperator) -> None:
+    # Other programs of this machine use its network.
+    quiet = "idle_watch.NETWORK = pathlib.Path('/dev/null')"
+    run = f"import pathlib, sys; from trainyard_agent import idle_watch, main; {quiet}; sys.exit(main.main())"
+    (folder / "script.py").write_text("import threading\ndef all_reduce(): threading.Event().wait()\nall_reduce()")
+    own = {"TRAINYARD_HANG_TIMEOUT_SECONDS": "2", "PYTHONPATH": str(AGENT_SOURCE)}
+    with subprocess.Popen(
+        [sys.executable, "-c", run, "--", sys.executable, "script.py"],
+        cwd=folder,
+        env={**os.environ, **WORKER_VARIABLES, **credentials(folder, operator.port), **own},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert poll_with(operator, "idle", value=True)["attempt"] == 1
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert "no rank does anything: stacks of 2 ranks follow" in log
+    assert log.count("in all_reduce") == 2
+
+
+def test_ranks_that_work_are_not_reported(folder: Path, program: Path, operator: FakeOperator) -> None:
+    variables = {**credentials(folder, operator.port), "TRAINYARD_HANG_TIMEOUT_SECONDS": "1"}
+    with running_agent(program, folder, SPINS, **variables) as agent:
+        agent.file("started2")
+        operator.orders = {"attempt": 1, "run": True, "environment": {}, "stacks": "later"}
+        poll_with(operator, "stacks", value="later")
+        with pytest.raises(subprocess.TimeoutExpired):
+            agent.process.wait(4)
+    assert [poll for poll in operator.polls if poll.get("idle")] == []
+
+
+def test_the_image_keeps_its_own_sitecustomize(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.customized = __file__")
+    made = subprocess.run(
+        [sys.executable, "-c", "print(customized)"],
+        env={"PYTHONPATH": f"{AGENT_SOURCE}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (made.stdout.strip(), made.stderr) == (str(tmp_path / "sitecustomize.py"), "")
+
+
+def test_failing_sitecustomize_fails_as_without_agent(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise ImportError('mine')")
+    made = subprocess.run(
+        [sys.executable, "-c", "print(1)"],
+        env={"PYTHONPATH": f"{AGENT_SOURCE}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.stdout == "1\n"
+    assert "mine" in made.stderr
