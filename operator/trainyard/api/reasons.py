@@ -87,6 +87,16 @@ class Reason(StrEnum):
     NO_STRAGGLERS = "NoStragglers"
     """No rank is slower than the others any more."""
 
+    RANK_FAILURE_HIDDEN = "RankFailureHidden"
+    """A rank failed, but the command of its container exited with code 0, as that of a pipeline or of `train; echo` does. The
+    worker counts as succeeded. Use `set -o pipefail` before a pipeline, and `exec` or `&&` in place of `;`. With
+    `recovery.hiddenFailures: Fail`, such a worker fails."""
+    GROUPS_SPLIT = "GroupsSplit"
+    """The ranks formed several process groups in place of one: each trains by itself. The message has the expected and the
+    formed world size, and what to change in the command. Set `framework` to none if the workers are independent."""
+    GROUP_FORMED = "GroupFormed"
+    """The ranks formed one process group of the expected size."""
+
     SUSPENDED = "Suspended"
     """`lifecycle.suspend` is set: the job has no pods."""
     RESUMED = "Resumed"

@@ -8,7 +8,7 @@ from trainyard.api.agent_protocol import RankReport, Report
 from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity
-from trainyard.domain.state.agent_views import RankProgress, WorkerReport
+from trainyard.domain.state.agent_views import FormedGroups, RankProgress, WorkerReport
 from trainyard.domain.state.rank_layout import processes
 from trainyard.domain.state.snapshot import JobView, PodView
 
@@ -56,7 +56,8 @@ class ProgressStore:
             )
         workers = self._reports.setdefault(job.uid, {})
         ranks = tuple(_rank_progress(int(rank), progress) for rank, progress in report.ranks.items())
-        received = WorkerReport(report.attempt, pod.index, ranks, self.now())
+        groups = FormedGroups(report.groups.size, report.groups.leaders) if report.groups else None
+        received = WorkerReport(report.attempt, pod.index, ranks, self.now(), groups)
         if workers.get(pod.index) != received:
             workers[pod.index] = received
             self.on_change(job.uid, self._status_interval())

@@ -30,6 +30,7 @@ from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.stored_success import remember_success
 from trainyard.domain.state.worker_state import State, all_present, state
 from trainyard.domain.status import transitions
+from trainyard.domain.status.rank_warnings import with_rank_warnings
 from trainyard.domain.status.report import report
 from trainyard.domain.status.slow_init import with_slow_init
 from trainyard.domain.stop import pod_removal
@@ -75,6 +76,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
             outcome = report(snapshot, step, now)
         case _:
             outcome = transitions.apply(step, snapshot, now)
+    if not status.finished:
+        outcome = with_rank_warnings(outcome, snapshot)
     return transitions.store(snapshot.job, outcome, now)
 
 

@@ -12,6 +12,7 @@ from trainyard_agent.group import Group
 from trainyard_agent.hang import Hang
 from trainyard_agent.operator_link import Failure
 from trainyard_agent.progress_files import Progress
+from trainyard_agent.rank_records import RankRecords
 from trainyard_agent.ranks import Place
 from trainyard_agent.recorder import Recorder
 from trainyard_agent.report import STACKS
@@ -36,6 +37,7 @@ class Observers(NamedTuple):
     progress: Progress
     recorder: Recorder
     reporter: Reporter
+    records: RankRecords
 
 
 class HangDiagnosis:

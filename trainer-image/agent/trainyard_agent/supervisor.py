@@ -21,6 +21,8 @@ from trainyard_agent.termination_message import Kind, Termination, failure, is_p
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
+OWN_RANKS = "startsOwnRanks"
+"""The cause of a failure of a command that runs once for each rank, and starts ranks of its own with the same numbers."""
 CAUSE_SECONDS = 3.0
 """How long the rank that is the cause may exit after one that lost it: it closes its process group and its device first."""
 
@@ -30,6 +32,8 @@ class Result(NamedTuple):
 
     failure: Optional[Failure] = None  # noqa: UP045 - Python 3.9
     stopped: bool = False
+    note: Optional[str] = None  # noqa: UP045 - Python 3.9
+    """The termination message of a worker whose command succeeded although a rank failed."""
 
 
 class Supervisor:
@@ -46,6 +50,7 @@ class Supervisor:
         log: Callable[[str], None],
     ) -> None:
         self._group, self._progress, self._recorder = group, observers.progress, observers.recorder
+        self._records = observers.records
         self._stop, self._kills, self._link, self._log = stop, kills, link, log
         self._diagnosis = HangDiagnosis(group, place, observers, log)
         self._failure: Failure | None = None
@@ -54,10 +59,11 @@ class Supervisor:
         self._withheld: list[int] = []
         """Signals that the ranks are spared while they stop together."""
 
-    def run(self, restart_grace: float) -> Result:
+    def run(self, restart_grace: float, *, fail_hidden: bool = False) -> Result:
         """Supervise until all ranks have exited: by themselves, because one failed or hung, or by the operator's order.
 
-        `restart_grace`: the seconds that ranks get to save their work when the group restarts.
+        `restart_grace`: the seconds that ranks get to save their work when the group restarts. `fail_hidden`: whether a rank that
+        fails under a command that succeeds fails this worker.
         """
         group, self._restart_grace = self._group, restart_grace
         with closing(self._stop):
@@ -66,6 +72,7 @@ class Supervisor:
                 spared = self._stop.update(group.terminations)
                 self._recorder.keep()
                 self._kills.look()
+                self._records.look()
                 self._forward_signals(spared=spared)
                 # Each rank that is asked to exit does so in its own time, to write a checkpoint. The kubelet sets the limit.
                 if not group.is_terminating or spared:
@@ -76,7 +83,8 @@ class Supervisor:
             self._report_stopped_step()
         if self._failure is None and group.failed:
             self._failure = self._describe_failure()
-        return Result(self._failure)
+        note = None if self._failure or group.is_terminating else self._check_hidden_failure(fail=fail_hidden)
+        return Result(self._failure, note=note)
 
     def _wait(self) -> None:
         intervals = [each for each in (self._progress.interval, self._stop.interval) if each]
@@ -149,6 +157,23 @@ class Supervisor:
         self._failure = Failure(SAVED, message, time.monotonic())
         self._link.report_failure(self._failure)
 
+    def _check_hidden_failure(self, *, fail: bool) -> str | None:
+        """Fail this worker, or return its termination message, where a rank failed under the command that succeeded."""
+        self._records.look(now=True)
+        failed = self._records.failed()
+        if failed is None or failed.code is None:
+            return None
+        after, ago = self._kills.now()
+        data, text = failure(failed.rank, failed.code, failed.text, self._kills.before, after, oom_age=ago)
+        if not fail:
+            data = data._replace(kind=Kind.HIDDEN)
+        self._log(f"the command exited with code 0, but a rank failed: {summary(data)}")
+        if not fail:
+            return write(data, text)
+        self._failure = Failure(failed.code, write(data, text), time.monotonic())
+        self._link.report_failure(self._failure)
+        return None
+
     def _failed_exits(self) -> list[Exit]:
         return [exited for exited in self._group.exits if exited.code != 0]
 
@@ -165,6 +190,9 @@ class Supervisor:
             data, text = Termination(Kind.SAVED, rank=rank, exit_code=SAVED, step=step), ""
         else:
             data, text = failure(rank, cause.code, output, before, after, step, ago)
+            self._records.look(now=True)
+            if self._records.starts_own_ranks and step is None:
+                data = data._replace(cause=OWN_RANKS)
         # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
         worth_writing = not launcher or not is_plain(data, text)
         if worth_writing:

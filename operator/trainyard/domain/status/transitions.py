@@ -24,6 +24,9 @@ EXPECTED = frozenset(
 )
 """The reasons of restarts that the user, the agent or the end of an avoidance has caused: nothing has gone wrong."""
 
+OF_ATTEMPT = (C.STRAGGLING, C.FAILURE_HIDDEN, C.GROUP_SPLIT)
+"""The conditions that describe the ranks of one attempt."""
+
 
 def store(job: JobView, outcome: Outcome, now: datetime) -> Plan:
     """Return the plan that stores the outcome in the status."""
@@ -92,7 +95,7 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         SetTrue(C.SUSPENDED, Reason.SUSPENDED, message),
         SetFalse(C.SCHEDULED, Reason.SUSPENDED, message),
         SetFalse(C.RUNNING, Reason.SUSPENDED, message),
-        *(Clear(kind, Reason.SUSPENDED, message) for kind in (C.RESTARTING, C.STRAGGLING, C.RESIZING)),
+        *(Clear(kind, Reason.SUSPENDED, message) for kind in (C.RESTARTING, C.RESIZING, *OF_ATTEMPT)),
     ]
     return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
 
@@ -155,7 +158,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
     conditions = [
         SetTrue(C.RESTARTING, reason, message),
         SetFalse(C.RUNNING, reason, message),
-        Clear(C.STRAGGLING, reason, message),
+        *(Clear(kind, reason, message) for kind in OF_ATTEMPT),
         *decision.conditions,
     ]
     return Outcome(changes, conditions, events=[Event("Normal" if reason in EXPECTED else "Warning", reason, message)])
