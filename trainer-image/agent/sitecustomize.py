@@ -10,7 +10,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from _thread import get_ident
+from _weakref import ref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROC
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 IDENTITY_VARIABLES = (*RANK_VARIABLES, "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 """A launcher gives its ranks other values of these than it has itself. A helper of a rank inherits them all."""
+CONSTANTS = {None: "null", True: "true", False: "false"}
 TEXT_CHARACTERS = 4096
 """Of a traceback, the end."""
 
@@ -51,8 +54,6 @@ class Observer:
         folder = os.environ.get(FOLDER_VARIABLE)
         if not folder:
             return
-        import json  # noqa: PLC0415 - few processes need it
-
         pid = os.getpid()
         if pid != self.pid:
             self.pid, self.is_rank, self.fields = pid, False, {"isRank": False}
@@ -61,14 +62,12 @@ class Observer:
         self.fields.update(fields, rank=int(rank) if rank.isdecimal() else None, owner=int(owner or pid))
         path = f"{folder}/{pid}"
         with open(f"{path}.new", "w", encoding="utf-8", errors="replace") as file:
-            file.write(json.dumps(self.fields))
+            file.write(encoded(self.fields))
         os.rename(f"{path}.new", path)
 
     def record_exit(self, code: int, text: str = "") -> None:
         """Record the exit code of a rank, and the text of the traceback that ends it."""
         if self.is_rank and os.getpid() == self.pid:
-            import time  # noqa: PLC0415 - see above
-
             self.record(code=code, text=text[-TEXT_CHARACTERS:], at=time.monotonic())
 
     def record_group(self, rank: int, size: int, *, formed: bool) -> None:
@@ -81,8 +80,6 @@ class Observer:
 
 def watch_exit(observer: Observer) -> None:
     """Record how this process exits: by an exception, by sys.exit, or at its end. A process that a signal kills records nothing."""
-    import weakref  # noqa: PLC0415 - loaded only for ranks
-
     main_thread, shown = get_ident(), sys.excepthook
     code, recorded = 0, False
     kept: list[Any] = []
@@ -101,7 +98,7 @@ def watch_exit(observer: Observer) -> None:
         made = TrackedExit(status)
         number = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
         if get_ident() == main_thread:
-            kept[:] = [weakref.ref(made, lambda _: ended(number))]
+            kept[:] = [ref(made, lambda _: ended(number))]
         return made
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -123,7 +120,7 @@ def watch_exit(observer: Observer) -> None:
 
 def record_exception(observer: Observer, kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """Record that an exception ends this process. At once: it may crash while it exits."""
-    import traceback  # noqa: PLC0415 - see above
+    import traceback  # noqa: PLC0415 - few processes need it
 
     observer.record_exit(1, "".join(traceback.format_exception(kind, error, trace)))
 
@@ -187,6 +184,16 @@ class Finder:
 
         quietly(setattr, spec.loader, "exec_module", exec_module)  # type: ignore[union-attr]  # has a loader
         return spec
+
+
+def encoded(value: Any) -> str:
+    """Return the value as JSON. The module `json` would take longer to import than Python takes to start a program."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{encoded(name)}:{encoded(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, str):
+        escaped = (rf"\u{ord(c):04x}" if c < " " or c in {'"', "\\"} else c for c in value)
+        return '"' + "".join(escaped) + '"'
+    return CONSTANTS.get(value, "") if value is None or isinstance(value, bool) else repr(value)
 
 
 def quietly(function: Callable[..., object], *args: Any) -> None:

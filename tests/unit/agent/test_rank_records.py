@@ -338,3 +338,8 @@ if __name__ == "__main__":
     assert run.wait()[0] == 1
     assert run.data is not None
     assert (run.data.rank, run.data.cause) == (3, "startsOwnRanks")
+
+
+def test_record_is_json_whatever_it_holds(tmp_path: Path) -> None:
+    recorded = record_of(tmp_path, r"raise ValueError('a \"quoted\" \\ text\x01\n\udcff ü')")
+    assert 'ValueError: a "quoted" \\ text\x01\n' in recorded["text"]
