@@ -14,12 +14,13 @@ if "fail" in sys.argv and dist.get_rank() == 1: raise ValueError("boom")
 dist.destroy_process_group()
 """
 SPAWN = """
-import torch, torch.distributed as dist, torch.multiprocessing as mp
+import time, torch, torch.distributed as dist, torch.multiprocessing as mp
 def train(local, count):
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29599", rank=local, world_size=count)
     total = torch.tensor([local])
     dist.all_reduce(total)
     print(f"rank {local} of {count}: sum {total.item()}", flush=True)
+    time.sleep(3)
     dist.destroy_process_group()
 if __name__ == "__main__":
     mp.spawn(train, args=(2,), nprocs=2)

@@ -269,6 +269,27 @@ def test_own_ranks_of_two_processes(tmp_path: Path, owners: tuple[int, int], *, 
         assert made.starts_own_ranks is expected
 
 
+def test_groups_one_after_the_other_count(tmp_path: Path) -> None:
+    """Of two commands that each start their own ranks; the processes have ended when the next ones start."""
+    with RankRecords(tmp_path) as made:
+        for owner in (2**22, 2**22 + 10):
+            write(tmp_path, owner)
+            for rank in (0, 1):
+                fields = {"rank": rank, "size": 2, "formed": True}
+                write(tmp_path, owner + 1 + rank, owner=owner, isRank=False, group=fields)
+            made.look(now=True)
+        assert made.formed == FormedGroups(2, 2)
+
+
+def test_helpers_of_ranks_are_no_own_ranks(tmp_path: Path) -> None:
+    with RankRecords(tmp_path) as made:
+        for pid, rank in ((10, 0), (20, 1)):
+            write(tmp_path, pid, group={"rank": rank, "size": 2, "formed": True})
+            write(tmp_path, pid + 1, owner=pid, isRank=False, group={"rank": 0, "size": 1, "formed": True})
+        made.look(now=True)
+        assert not made.starts_own_ranks
+
+
 HIDING = [
     f"{PYTHON} train.py 2>&1 | cat",
     f"{PYTHON} train.py; echo done",

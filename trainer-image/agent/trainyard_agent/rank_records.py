@@ -61,7 +61,7 @@ class FormedGroups(NamedTuple):
     size: int
     """The ranks of the largest."""
     leaders: int
-    """The processes of this worker that are rank 0 of a group of that size, at the same time."""
+    """The processes of this worker that are rank 0 of a group of that size, at the same time or started beside each other."""
 
 
 class RankRecords:
@@ -121,12 +121,31 @@ class RankRecords:
 
     @property
     def starts_own_ranks(self) -> bool:
-        """Whether several processes with a rank have each started ranks of their own with the same numbers, as mp.spawn does."""
+        """Whether several processes with a rank have each started ranks of their own with the same numbers, as mp.spawn does.
+
+        A process that is a member of a group itself is a rank, and may have such helpers.
+        """
         owners: dict[int, set[int]] = {}
-        for record in self._records.values():
-            if record.group is not None and record.owner != record.pid:
-                owners.setdefault(record.group.rank, set()).add(record.owner)
+        for record, group in self._groups_of_helpers():
+            owners.setdefault(group.rank, set()).add(record.owner)
         return any(len(each) > 1 for each in owners.values())
+
+    def _owners_of_leaders(self, size: int) -> set[int]:
+        """Return the processes with a rank that have started rank 0 of a group of this size."""
+        return {
+            record.owner
+            for record, group in self._groups_of_helpers()
+            if group.formed and group.rank == 0 and group.size == size
+        }
+
+    def _groups_of_helpers(self) -> list[tuple[RankRecord, Membership]]:
+        """Return the processes that are in a group, and were started by a process with a rank that is in none."""
+        members = {pid for pid, record in self._records.items() if record.group is not None}
+        return [
+            (record, record.group)
+            for record in self._records.values()
+            if record.group is not None and record.owner != record.pid and record.owner not in members
+        ]
 
     def _read_changed(self, folder: Path) -> set[int]:
         """Read the records that are new or changed. Returns the PIDs that are new."""
@@ -170,7 +189,9 @@ class RankRecords:
         if not there:
             return
         size = max(group.size for group in there)
-        seen = FormedGroups(size, sum(group.size == size and group.rank == 0 for group in there))
+        leaders = sum(group.size == size and group.rank == 0 for group in there)
+        # Programs that run once for each rank and start their own ranks form their groups one after the other, if they are short.
+        seen = FormedGroups(size, max(leaders, len(self._owners_of_leaders(size))))
         self.formed = seen if self.formed is None else max(self.formed, seen)
 
 

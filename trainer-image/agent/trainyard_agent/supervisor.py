@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional
 
 from trainyard_agent.coordinated_stop import CoordinatedStop
 from trainyard_agent.exit_cause import is_peer_loss, strip_launcher, strip_rank_marks
+from trainyard_agent.failure_cause import PROGRAM
 from trainyard_agent.group import Exit, Group
 from trainyard_agent.hang_diagnosis import HangDiagnosis, Observers
 from trainyard_agent.memory import Kills
@@ -23,6 +24,8 @@ POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 OWN_RANKS = "startsOwnRanks"
 """The cause of a failure of a command that runs once for each rank, and starts ranks of its own with the same numbers."""
+EXPLAINED_BY_OWN_RANKS = frozenset({"", PROGRAM, "portInUse"})
+"""The causes in whose place it is named."""
 CAUSE_SECONDS = 3.0
 """How long the rank that is the cause may exit after one that lost it: it closes its process group and its device first."""
 
@@ -157,6 +160,12 @@ class Supervisor:
         self._failure = Failure(SAVED, message, time.monotonic())
         self._link.report_failure(self._failure)
 
+    def _is_of_own_ranks(self, data: Termination) -> bool:
+        """Return whether a rank failed because the command, which runs once for each rank, starts its own ranks."""
+        self._records.look(now=True)
+        explained = data.peer_lost or data.hardware_error or data.oom_kills or data.cause not in EXPLAINED_BY_OWN_RANKS
+        return data.step is None and not explained and self._records.starts_own_ranks
+
     def _check_hidden_failure(self, *, fail: bool) -> str | None:
         """Fail this worker, or return its termination message, where a rank failed under the command that succeeded."""
         self._records.look(now=True)
@@ -190,8 +199,7 @@ class Supervisor:
             data, text = Termination(Kind.SAVED, rank=rank, exit_code=SAVED, step=step), ""
         else:
             data, text = failure(rank, cause.code, output, before, after, step, ago)
-            self._records.look(now=True)
-            if self._records.starts_own_ranks and step is None:
+            if self._is_of_own_ranks(data):
                 data = data._replace(cause=OWN_RANKS)
         # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
         worth_writing = not launcher or not is_plain(data, text)
