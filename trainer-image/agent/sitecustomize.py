@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROCESS"
+FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
+LIBRARIES = ("trainyard_agent.report", "trainyard_torch")
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 IDENTITY_VARIABLES = (*RANK_VARIABLES, "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 """A launcher gives its ranks other values of these than it has itself. A helper of a rank inherits them all."""
@@ -33,6 +35,7 @@ class TrackedExit(SystemExit):
 
 
 TrackedExit.__name__ = TrackedExit.__qualname__ = "SystemExit"
+TrackedExit.__module__ = "builtins"
 
 
 class Observer:
@@ -42,10 +45,10 @@ class Observer:
         identity = ",".join(os.environ.get(name, "") for name in IDENTITY_VARIABLES)
         owner, _, inherited = os.environ.get(OWNER_VARIABLE, "").partition(":")
         self.pid = os.getpid()
-        is_known = inherited == identity and owner != str(self.pid)
-        self.is_rank = not is_known and any(os.environ.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK"))
-        """Whether this process was given a rank, and is no helper of a process that has the same one."""
-        if self.is_rank:
+        self.is_helper = inherited == identity and owner != str(self.pid)
+        """Whether a program has started this one that has the same rank, or none either."""
+        self.is_rank = not self.is_helper and any(os.environ.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK"))
+        if not self.is_helper:
             os.environ[OWNER_VARIABLE] = f"{self.pid}:{identity}"
         self.fields: dict[str, Any] = {"isRank": self.is_rank}
 
@@ -56,8 +59,9 @@ class Observer:
             return
         pid = os.getpid()
         if pid != self.pid:
-            self.pid, self.is_rank, self.fields = pid, False, {"isRank": False}
-        rank = next((os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)), "")
+            self.pid, self.is_helper, self.is_rank, self.fields = pid, True, False, {"isRank": False}
+        known = [os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)]
+        rank = known[0] if known else os.path.basename(os.environ.get(FILE_VARIABLE, ""))
         owner = os.environ.get(OWNER_VARIABLE, "").partition(":")[0]
         self.fields.update(fields, rank=int(rank) if rank.isdecimal() else None, owner=int(owner or pid))
         path = f"{folder}/{pid}"
@@ -66,9 +70,10 @@ class Observer:
         os.rename(f"{path}.new", path)
 
     def record_exit(self, code: int, text: str = "") -> None:
-        """Record the exit code of a rank, and the text of the traceback that ends it."""
-        if self.is_rank and os.getpid() == self.pid:
-            self.record(code=code, text=text[-TEXT_CHARACTERS:], at=time.monotonic())
+        """Record the exit code of a rank, and the text of the traceback that ends it. Who reports progress is one, too."""
+        trains = self.is_rank or any(name in sys.modules for name in LIBRARIES)
+        if trains and os.getpid() == self.pid:
+            self.record(isRank=True, program=program(), code=code, text=text[-TEXT_CHARACTERS:], at=time.monotonic())
 
     def record_group(self, rank: int, size: int, *, formed: bool) -> None:
         """Record the largest group of which this process is a part, or was to be a part."""
@@ -79,7 +84,10 @@ class Observer:
 
 
 def watch_exit(observer: Observer) -> None:
-    """Record how this process exits: by an exception, by sys.exit, or at its end. A process that a signal kills records nothing."""
+    """Record how this process exits: by an exception, by sys.exit, or at its end.
+
+    A process that a signal kills records nothing. `raise SystemExit(1)` counts as an end: only the kernel knows better.
+    """
     main_thread, shown = get_ident(), sys.excepthook
     code, recorded = 0, False
     kept: list[Any] = []
@@ -208,8 +216,9 @@ def observe() -> None:
     """Start to observe this process."""
     observer = Observer()
     sys.meta_path.insert(0, Finder(observer))
-    if observer.is_rank and os.environ.get(FOLDER_VARIABLE):
-        observer.record(program=program())
+    if os.environ.get(FOLDER_VARIABLE) and not observer.is_helper:
+        if observer.is_rank:
+            observer.record(program=program())
         watch_exit(observer)
 
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ ONE_RANK = {
 }
 """As the operator sets it for worker 1 of 2 with one process each."""
 PYTHON = sys.executable
+KERNEL_REPORTS_EXITS = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
 CAUGHT = """
 import sys
 try: sys.exit(3)
@@ -111,6 +114,12 @@ def test_program_without_a_rank_records_nothing(tmp_path: Path) -> None:
     assert record_of(tmp_path, "import sys; sys.exit(3)", RANK="") == {}
 
 
+def test_program_that_reports_progress_is_a_rank(tmp_path: Path) -> None:
+    script = "import trainyard_agent, sys; trainyard_agent.progress(3); sys.exit(3)"
+    recorded = record_of(tmp_path, script, RANK="", TRAINYARD_PROGRESS_FILE=str(tmp_path / "4"))
+    assert (recorded["isRank"], recorded["rank"], recorded["code"]) == (True, 4, 3)
+
+
 def test_next_sitecustomize_runs_too(tmp_path: Path) -> None:
     hidden = tmp_path / "site"
     hidden.mkdir()
@@ -166,6 +175,19 @@ def write(folder: Path, pid: int, **fields: Any) -> None:
     (folder / "records" / f"{pid}.new").rename(folder / "records" / str(pid))
 
 
+@contextmanager
+def running_below_shell() -> Iterator[int]:
+    """Yield the PID of a process whose parent is a shell that reaps it."""
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait; sleep 60"], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        try:
+            yield int(shell.stdout.readline())
+        finally:
+            left = [shell.pid, *processes.descendants(shell.pid)]
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+
+
 def failed_after(folder: Path, *exits: dict[str, Any]) -> RankRecord | None:
     with RankRecords(folder) as made:
         for number, fields in enumerate(exits):
@@ -206,22 +228,32 @@ def test_malformed_record_is_ignored(tmp_path: Path, text: str) -> None:
 
 def test_kernel_reports_a_killed_rank(tmp_path: Path) -> None:
     """Its shell has reaped it before the agent looks; without such a kernel the exit code stays unknown."""
-    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait; exec sleep 60"], stdout=subprocess.PIPE) as shell:
-        assert shell.stdout is not None
-        pid = int(shell.stdout.readline())
-        pidfd = processes.open_pidfd(pid)
-        with RankRecords(tmp_path) as made:
-            write(tmp_path, pid)
-            made.look(now=True)
-            assert made.failed() is None
-            os.kill(pid, 9)
-            until(lambda: not processes.is_alive(pid), 10, "the rank to be killed")
-            time.sleep(0.2)
-            made.look(now=True)
-            found = made.failed()
-        shell.kill()
-    known = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15) and pidfd is not None
-    assert (found.code if found else None) == (137 if known else None)
+    with running_below_shell() as pid, RankRecords(tmp_path) as made:
+        write(tmp_path, pid)
+        made.look(now=True)
+        assert made.failed() is None
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: processes.stat(pid) is None, 10, "the rank to be reaped")
+        made.look(now=True)
+        found = made.failed()
+    assert (found.code if found else None) == (137 if KERNEL_REPORTS_EXITS else None)
+
+
+@pytest.mark.skipif(
+    not KERNEL_REPORTS_EXITS, reason="the kernel does not report the exits of other processes' children"
+)
+def test_kernel_counts_more_than_the_record(tmp_path: Path) -> None:
+    """After `raise SystemExit(1)`, for example, the record has code 0."""
+    with running_below_shell() as pid, RankRecords(tmp_path) as made:
+        write(tmp_path, pid)
+        made.look(now=True)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: processes.stat(pid) is None, 10, "the rank to be reaped")
+        write(tmp_path, pid, code=0, at=5.0)
+        made.look(now=True)
+        found = made.failed()
+    assert found is not None
+    assert (found.code, found.at) == (137, 5.0)
 
 
 def formed(folder: Path, *groups: tuple[int, int]) -> FormedGroups | None:

@@ -1,7 +1,7 @@
 """Read what the Python programs of a worker record about themselves (`sitecustomize.py`): how ranks exited, which groups they form.
 
-A shell, a pipeline or a launcher reaps its own children, so the agent does not get their exit codes from the kernel. Where
-no program records an exit, since a signal has killed it, the kernel tells it through a pidfd (Linux 6.15 and newer).
+A shell, a pipeline or a launcher reaps its own children, so the agent does not get their exit codes as a parent does. The kernel
+reports them through a pidfd (Linux 6.15 and newer), and counts. Elsewhere, what a program records counts.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class RankRecords:
         self._records: dict[int, RankRecord] = {}
         self._versions: dict[int, int] = {}
         self._pidfds: dict[int, int] = {}
+        self._codes: dict[int, tuple[int, float]] = {}
+        """The exit codes that the kernel has reported, and when."""
         self._looked_at = float("-inf")
         self.formed: FormedGroups | None = None
         if self._folder is not None:
@@ -110,7 +112,7 @@ class RankRecords:
     def failed(self) -> RankRecord | None:
         """Return the rank that failed first, and whose program has not succeeded since then."""
         last: dict[tuple[int | None, str], RankRecord] = {}
-        for record in sorted(self._records.values(), key=lambda each: each.at):
+        for record in sorted(map(self._with_exit, self._records.values()), key=lambda each: each.at):
             if record.is_rank and record.code not in ON_REQUEST | {None} and not self._runs_ranks:
                 before = last.get((record.rank, record.program))
                 # Of failures in a row the first is the cause.
@@ -166,18 +168,22 @@ class RankRecords:
         return new
 
     def _follow_exits(self, now: float) -> None:
-        """Ask the kernel for the exit codes of ranks that record none."""
+        """Ask the kernel for the exit codes of ranks."""
         for pid, record in self._records.items():
-            if record.code is None and record.is_rank and pid not in self._pidfds:
+            if record.is_rank and pid not in self._pidfds and pid not in self._codes:
                 pidfd = processes.open_pidfd(pid)
                 if pidfd is not None:
                     self._pidfds[pid] = pidfd
         for pid, pidfd in [*self._pidfds.items()]:
-            record = self._records[pid]
-            if record.code is None and (code := processes.exit_code_of(pidfd, pid)) is not None:
-                self._records[pid] = record = record._replace(code=code, at=now)
-            if record.code is not None:
+            code = processes.exit_code_of(pidfd, pid)
+            if code is not None:
+                self._codes[pid] = code, now
                 os.close(self._pidfds.pop(pid))
+
+    def _with_exit(self, record: RankRecord) -> RankRecord:
+        """Return the record with the exit code of the kernel, where that is known. The time is the program's own, which is earlier."""
+        code, at = self._codes.get(record.pid, (record.code, record.at))
+        return record._replace(code=code, at=record.at or at)
 
     def _note_groups(self, new: set[int]) -> None:
         # What has come and gone between two looks counts too; what ended before does not: a restarted rank is no second one.
