@@ -1,30 +1,260 @@
-"""Run by Python before each program below the agent, since the agent's folder is the last of PYTHONPATH.
+"""Observe the Python programs of a worker: how the processes of ranks exit, and which groups they form.
 
-It registers the handler for stacks, and then runs the image's own `sitecustomize`, which it hides.
+Python imports `sitecustomize` at its start. The agent's folder is the last of PYTHONPATH, so a user's own module of this name comes first,
+and then nothing is observed. This module runs in the program's interpreter: it imports next to nothing, decides nothing, and no error of it
+reaches the program. It writes one file a process into the folder in TRAINYARD_RANK_RECORDS, which `rank_records.py` reads.
 """
 
-import importlib.machinery
-import importlib.util
+from __future__ import annotations
+
+import atexit
+import os
 import sys
+import time
+from _thread import get_ident
+from _weakref import ref
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROCESS"
+FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
+LIBRARIES = ("trainyard_agent.report", "trainyard_torch")
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+IDENTITY_VARIABLES = (*RANK_VARIABLES, "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+"""A launcher gives its ranks other values of these than it has itself. A helper of a rank inherits them all."""
+CONSTANTS = {None: "null", True: "true", False: "false"}
+TEXT_CHARACTERS = 4096
+"""Of a traceback, the end."""
 
 
-def _run_hidden() -> None:
-    """Run the module of this name that Python would have found without this file."""
-    # As it is in PYTHONPATH: pathlib would take its time to import.
-    own = __file__.rpartition("/")[0]
-    others = [entry for entry in sys.path if entry != own]
-    found = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
-    if found is None or found.loader is None:
-        return
-    module = importlib.util.module_from_spec(found)
-    sys.modules["sitecustomize"] = module
-    found.loader.exec_module(module)
+class TrackedExit(SystemExit):
+    """A SystemExit whose end can be watched: it has left the program only if no frame of Python is left when it ends."""
 
 
-try:
-    import trainyard_stacks
+TrackedExit.__name__ = TrackedExit.__qualname__ = "SystemExit"
+TrackedExit.__module__ = "builtins"
+
+
+class Observer:
+    """What is known of this process."""
+
+    def __init__(self) -> None:
+        identity = ",".join(os.environ.get(name, "") for name in IDENTITY_VARIABLES)
+        owner, _, inherited = os.environ.get(OWNER_VARIABLE, "").partition(":")
+        self.pid = os.getpid()
+        self.is_helper = inherited == identity and owner != str(self.pid)
+        """Whether a program has started this one that has the same rank, or none either."""
+        self.is_rank = not self.is_helper and any(os.environ.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK"))
+        if not self.is_helper:
+            os.environ[OWNER_VARIABLE] = f"{self.pid}:{identity}"
+        self.fields: dict[str, Any] = {"isRank": self.is_rank}
+
+    def record(self, **fields: Any) -> None:
+        """Add these fields to the record of this process, which may be a fork of the one that was started."""
+        folder = os.environ.get(FOLDER_VARIABLE)
+        if not folder:
+            return
+        pid = os.getpid()
+        if pid != self.pid:
+            self.pid, self.is_helper, self.is_rank, self.fields = pid, True, False, {"isRank": False}
+        known = [os.environ[name] for name in RANK_VARIABLES if os.environ.get(name)]
+        rank = known[0] if known else os.path.basename(os.environ.get(FILE_VARIABLE, ""))
+        owner = os.environ.get(OWNER_VARIABLE, "").partition(":")[0]
+        self.fields.update(fields, rank=int(rank) if rank.isdecimal() else None, owner=int(owner or pid))
+        path = f"{folder}/{pid}"
+        with open(f"{path}.new", "w", encoding="utf-8", errors="replace") as file:
+            file.write(encoded(self.fields))
+        os.rename(f"{path}.new", path)
+
+    def record_exit(self, code: int, text: str = "") -> None:
+        """Record the exit code of a rank, and the text of the traceback that ends it. Who reports progress is one, too."""
+        trains = self.is_rank or any(name in sys.modules for name in LIBRARIES)
+        if trains and os.getpid() == self.pid:
+            self.record(isRank=True, program=program(), code=code, text=text[-TEXT_CHARACTERS:], at=time.monotonic())
+
+    def record_group(self, rank: int, size: int, *, formed: bool) -> None:
+        """Record the largest group of which this process is a part, or was to be a part."""
+        known = self.fields.get("group") if os.getpid() == self.pid else None
+        # With torchft each replica group has a process group of its own, and they train as one.
+        if "torchft" not in sys.modules and (known is None or size >= known["size"]):
+            self.record(group={"rank": rank, "size": size, "formed": formed})
+
+
+def watch_exit(observer: Observer) -> None:
+    """Record how this process exits: by an exception, by sys.exit, or at its end.
+
+    A process that a signal kills records nothing. `raise SystemExit(1)` counts as an end: only the kernel knows better.
+    """
+    main_thread, shown = get_ident(), sys.excepthook
+    code, recorded = 0, False
+    kept: list[Any] = []
+    """A reference to the last SystemExit, while that exists."""
+
+    def ended(status: int) -> None:
+        nonlocal code
+        kept.clear()
+        if sys._getframe(1).f_back is None:  # noqa: SLF001 - inspect takes its time to import
+            code = status
+
+    def leave(status: object = None) -> NoReturn:
+        raise tracked(status)
+
+    def tracked(status: object) -> SystemExit:
+        made = TrackedExit(status)
+        number = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
+        if get_ident() == main_thread:
+            kept[:] = [ref(made, lambda _: ended(number))]
+        return made
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        nonlocal recorded
+        recorded = True
+        # It exits on request. Python keeps a note of it, which is lost where an import evaluates text.
+        if not issubclass(kind, KeyboardInterrupt):
+            quietly(record_exception, observer, kind, error, trace)
+        shown(kind, error, trace)
+
+    def at_exit() -> None:
+        # While the exception of sys.exit exists, it is not known whether the program has caught it.
+        if not (recorded or kept):
+            quietly(observer.record_exit, code)
+
+    sys.exit, sys.excepthook = leave, excepthook
+    atexit.register(at_exit)
+
+
+def record_exception(observer: Observer, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Record that an exception ends this process. At once: it may crash while it exits."""
+    import traceback  # noqa: PLC0415 - few processes need it
+
+    observer.record_exit(1, "".join(traceback.format_exception(kind, error, trace)))
+
+
+def watch_torch(observer: Observer, module: Any) -> None:
+    """Record the process groups that torch forms."""
+    import functools  # noqa: PLC0415 - torch has imported it
+
+    original = module.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        # Before the call, which may fail: two programs that use one port, for example.
+        if kwargs.get("rank", -1) >= 0 and kwargs.get("world_size", -1) > 0:
+            quietly(lambda: observer.record_group(kwargs["rank"], kwargs["world_size"], formed=False))
+        made = original(*args, **kwargs)
+        quietly(lambda: observer.record_group(module.get_rank(), module.get_world_size(), formed=True))
+        return made
+
+    module.init_process_group = init_process_group
+
+
+def watch_accelerate(observer: Observer, module: Any) -> None:
+    """Record the size with which Accelerate trains: where that is 1, it forms no process group."""
+    import functools  # noqa: PLC0415 - accelerate has imported it
+
+    original = module.PartialState.__init__
+
+    @functools.wraps(original)
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        quietly(lambda: observer.record_group(self.process_index, self.num_processes, formed=True))
+
+    module.PartialState.__init__ = initialize
+
+
+class Finder:
+    """Finds the modules that are watched, by the other finders."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._watched: dict[str, Callable[[Observer, Any], None]] = {
+            "torch.distributed.distributed_c10d": watch_torch,
+            "accelerate.state": watch_accelerate,
+        }
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the module's spec, whose loader also watches it."""
+        watch = self._watched.get(name)
+        if watch is None:
+            return None
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+        load = getattr(spec and spec.loader, "exec_module", None)
+        if load is None:
+            return spec
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            quietly(watch, self._observer, module)
+
+        quietly(setattr, spec.loader, "exec_module", exec_module)  # type: ignore[union-attr]  # has a loader
+        return spec
+
+
+def encoded(value: Any) -> str:
+    """Return the value as JSON. The module `json` would take longer to import than Python takes to start a program."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{encoded(name)}:{encoded(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, str):
+        escaped = (rf"\u{ord(c):04x}" if c < " " or c in {'"', "\\"} else c for c in value)
+        return '"' + "".join(escaped) + '"'
+    return CONSTANTS.get(value, "") if value is None or isinstance(value, bool) else repr(value)
+
+
+def quietly(function: Callable[..., object], *args: Any) -> None:
+    """Call a function. Nothing that goes wrong here may reach the program."""
+    try:  # noqa: SIM105 - contextlib is one more import for each program
+        function(*args)
+    except Exception:  # noqa: BLE001, S110 - the program goes on unobserved
+        pass
+
+
+def observe() -> None:
+    """Start to observe this process."""
+    observer = Observer()
+    sys.meta_path.insert(0, Finder(observer))
+    if os.environ.get(FOLDER_VARIABLE) and not observer.is_helper:
+        if observer.is_rank:
+            observer.record(program=program())
+        watch_exit(observer)
+
+
+def program() -> str:
+    """Return the script or module of this process; `-c` for code of the command line."""
+    with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
+        words = file.read().split("\0")[1:]
+    return next((word for word in words if word == "-c" or not word.startswith("-")), "")
+
+
+def import_next() -> None:
+    """Import the `sitecustomize` that this one hides, of the image for example. Raises what it raises."""
+    own = os.path.dirname(os.path.abspath(__file__))
+    hidden = sys.modules.pop("sitecustomize", None)
+    before, sys.path[:] = sys.path[:], [entry for entry in sys.path if os.path.abspath(entry or ".") != own]
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        if hidden is not None:
+            sys.modules["sitecustomize"] = hidden
+    finally:
+        # The module may have changed the path.
+        added = [entry for entry in sys.path if entry not in before]
+        sys.path[:] = [*before, *added]
+
+
+def register_stacks() -> None:
+    """Have this process write its stacks on request."""
+    import trainyard_stacks  # noqa: PLC0415 - what it needs may be missing, and the rest still works
 
     trainyard_stacks.register()
-except Exception as error:  # noqa: BLE001 - no program may fail because of this
-    sys.stderr.write(f"trainyard-agent: no stacks on request: {error}\n")
-_run_hidden()
+
+
+if __name__ == "sitecustomize":
+    quietly(observe)
+    quietly(register_stacks)
+    import_next()

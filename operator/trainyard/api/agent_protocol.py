@@ -100,13 +100,24 @@ class RankReport(Part):
     """Why it cannot say where it is."""
 
 
+class GroupsReport(Part):
+    """The process groups that the programs of a worker have formed."""
+
+    size: int = Field(ge=1, le=MAX_JSON_INTEGER)
+    """The ranks of the largest."""
+    leaders: int = Field(ge=0, le=MAX_PROCESSES_PER_REPLICA)
+    """The processes of the worker that are rank 0 of a group of that size."""
+
+
 class Report(Part):
-    """The body of `/v1/report`: how far the ranks of a worker are."""
+    """The body of `/v1/report`: how far the ranks of a worker are, and which groups they form."""
 
     attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     ranks: dict[Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,7})$")], RankReport] = Field(
         max_length=MAX_PROCESSES_PER_REPLICA
     )
+    groups: GroupsReport | None = None
+    """None where no program has formed a group, or it is not known."""
 
 
 class ReportAnswer(Part):

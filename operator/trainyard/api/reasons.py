@@ -99,6 +99,14 @@ class Reason(StrEnum):
     STACKS_REQUESTED = "StacksRequested"
     """The annotation `trainyard.dev/dump-stacks` has a new value. The agents write the stacks of all ranks into the logs
     of the pods, and the ranks continue."""
+    RANK_FAILURE_HIDDEN = "RankFailureHidden"
+    """A rank failed, but the command of its container exited with code 0, as that of a pipeline or of `train; echo` does. The
+    worker counts as succeeded. With `recovery.hiddenFailures: Fail`, such a worker fails."""
+    GROUPS_SPLIT = "GroupsSplit"
+    """The ranks formed several process groups in place of one: each trains by itself. The message has the expected and the
+    formed world size, and what to change in the command."""
+    GROUP_FORMED = "GroupFormed"
+    """The ranks formed one process group of the expected size."""
 
     SUSPENDED = "Suspended"
     """`lifecycle.suspend` is set: the job has no pods."""

@@ -66,6 +66,13 @@ class Agent(StrEnum):
     NONE = "none"
 
 
+class HiddenFailures(StrEnum):
+    """The reaction to a rank that fails under a command that exits with code 0."""
+
+    WARN = "Warn"
+    FAIL = "Fail"
+
+
 class RestartScope(StrEnum):
     """What is restarted after a failure, the smallest first."""
 
@@ -109,6 +116,10 @@ class Recovery(Model):
     escalates to the next scope if a scope is not possible, for example without the agent. It also escalates after two attempts without
     progress. The second consecutive failure at the same step, and a newly avoided node, require a new pod at once. Progress is a later
     step than all before, or an hour if steps are not known."""
+    hidden_failures: HiddenFailures = HiddenFailures.WARN
+    """What a rank means that fails under a command which exits with code 0: `torchrun train.py | tee log`, `python train.py; echo done`.
+    Warn: the worker succeeds, and the condition FailureHidden names the rank, its exit code and the fix. Fail: the worker fails with the
+    rank's exit code. It needs the agent. A rank whose program succeeds when it is started again has not failed."""
     warm_start: bool = True
     """Whether the agent keeps a process with the imports of a Python program loaded, and restarts the ranks from it."""
     max_restarts: int = Field(default=10, ge=0, le=10_000)

@@ -51,6 +51,8 @@ class ConditionType(StrEnum):
     STRAGGLING = "Straggling"
     HANG_SUSPECTED = "HangSuspected"
     HANG_DETECTION_LIMITED = "HangDetectionLimited"
+    FAILURE_HIDDEN = "FailureHidden"
+    GROUP_SPLIT = "GroupSplit"
     AGENT_INJECTED = "AgentInjected"
     ACCELERATORS_UNCERTAIN = "AcceleratorsUncertain"
     STALLED = "Stalled"
@@ -66,6 +68,8 @@ SUMMARY_ORDER = (
     (ConditionType.RUNNING, "False"),
     (ConditionType.SCALING_LIMITED, "True"),
     (ConditionType.RESIZING, "True"),
+    (ConditionType.FAILURE_HIDDEN, "True"),
+    (ConditionType.GROUP_SPLIT, "True"),
     (ConditionType.HANG_SUSPECTED, "True"),
     (ConditionType.STRAGGLING, "True"),
     (ConditionType.ACCELERATORS_UNCERTAIN, "True"),
@@ -193,7 +197,8 @@ class TrainingJobStatus(Model):
     """Scheduled, Running, Restarting, Suspended, Stalled, Complete and Failed describe the job. Resizing: workers are joining, and what
     they wait for. ScalingLimited: `replicas` is a size that is not allowed. AgentInjected: whether the agent runs in the workers, and
     why not. Straggling: some ranks are slower than the others. HangSuspected: no rank does anything. HangDetectionLimited: the program
-    does not report progress. AcceleratorsUncertain: `processesPerReplica: auto` may mean another
+    does not report progress. FailureHidden: a rank failed, but its command exited with code 0. GroupSplit: the ranks formed several
+    process groups in place of one. AcceleratorsUncertain: `processesPerReplica: auto` may mean another
     number than you need."""
     attempt: int = Field(default=1, ge=1, le=MAX_ATTEMPT)
     """The current incarnation of the group. It starts with new pods, or restarts processes in existing pods."""

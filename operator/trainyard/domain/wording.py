@@ -17,7 +17,7 @@ FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re
 NUMBER = re.compile(r"\d+")
 BEGIN = "Traceback (most recent call last)"
 FRAMES, TRACED = 3, 4096
-LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/|/sitecustomize\.py$")
 """Matches the paths of files that are not the user's."""
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainyard.api.constants import ENV_JOB_UID
+from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
 from trainyard.frameworks import torch
 from trainyard.frameworks.worker_spec import Json, Worker
 
 SETTINGS = (
     "TRAINYARD_WARM_START",
+    "TRAINYARD_HIDDEN_FAILURES",
     "TRAINYARD_HANG_TIMEOUT_SECONDS",
     "TRAINYARD_GRACE_PERIOD_SECONDS",
     "TRAINYARD_RESTART_GRACE_SECONDS",
@@ -85,6 +87,8 @@ def common_variables(worker: Worker) -> list[Json]:
         variables["TRAINYARD_PARALLELISM"] = parallelism.model_dump_json()
     if not worker.spec.recovery.warm_start:
         variables["TRAINYARD_WARM_START"] = "0"
+    if (hidden := worker.spec.recovery.hidden_failures) is not HiddenFailures.WARN:
+        variables["TRAINYARD_HIDDEN_FAILURES"] = str(hidden)
     if (hang_timeout := worker.spec.recovery.hang_timeout_seconds) is not None:
         variables["TRAINYARD_HANG_TIMEOUT_SECONDS"] = str(hang_timeout)
     if (restart_grace := worker.spec.recovery.restart_grace_seconds) is not None:

@@ -11,7 +11,10 @@ from tests.unit.agent.warm_start_run import READY, run_attempt
 
 PRINT_STATE = """
 import os, signal, sys, threading
-OWN = "TRAINYARD_PROGRESS_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+OWN = (
+    *("TRAINYARD_PROGRESS_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"),
+    *("TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROCESS"),
+)
 def show(*words): print(*words, sep='\\n')
 show(sys.argv, sys.path, getattr(sys, "orig_argv", None), sys.executable, sys.flags, __name__, __file__, __spec__, __package__)
 show(sorted(globals()), type(__loader__), __doc__, __builtins__)

@@ -18,6 +18,7 @@ from trainyard_agent.protocol import (
     report_request,
     sync_request,
 )
+from trainyard_agent.rank_records import FormedGroups
 from trainyard_agent.report import MEASURED, RankState
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/agent_protocol.json").read_text(encoding="utf-8"))
@@ -44,7 +45,9 @@ def test_golden_report(example: dict[str, Any]) -> None:
         ranks[int(rank)] = rank_report(
             state, usual, given.get("stack"), given.get("blocked"), given.get("warm_bytes", 0)
         )
-    assert report_request(example["agent"]["attempt"], ranks) == example["body"]
+    formed = example["agent"].get("formed")
+    made = report_request(example["agent"]["attempt"], ranks, FormedGroups(*formed) if formed else None)
+    assert made == example["body"]
 
 
 @pytest.mark.parametrize("example", GOLDEN["syncAnswers"], ids=example_name)

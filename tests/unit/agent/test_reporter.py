@@ -16,6 +16,7 @@ from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator
 from trainyard_agent.errors import NoAnswerError
 from trainyard_agent.hang import Usual
+from trainyard_agent.rank_records import FormedGroups
 from trainyard_agent.report import RankState
 from trainyard_agent.reporter import Reporter
 
@@ -76,6 +77,17 @@ def test_unchanged_progress_is_not_reported_again(folder: Path, operator: FakeOp
         assert len(operator.reports) == 1
         ranks.states = {0: RankState(8, "train")}
         until(lambda: len(operator.reports) == 2, 10, "the next report")
+
+
+def test_groups_are_reported_once(folder: Path, operator: FakeOperator) -> None:
+    ranks = Ranks()
+    variables = credentials(folder, operator.port)
+    with Reporter(variables, 3, ranks.poll, ranks.lines.append, formed=lambda: FormedGroups(1, 1)) as made:
+        until(lambda: operator.reports, 10, "a report")
+        before = ranks.polls
+        until(lambda: ranks.polls > before + 3, 10, "more polls")
+        made.finish()
+    assert operator.reports == [{"attempt": 3, "ranks": {}, "groups": {"size": 1, "leaders": 1}}]
 
 
 def test_silent_ranks_are_not_reported(folder: Path, operator: FakeOperator) -> None:

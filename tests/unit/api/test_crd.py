@@ -100,6 +100,7 @@ def test_defaults() -> None:
         ".recovery.forceDeleteAfterSeconds": 300,
         ".recovery.agent": "auto",
         ".recovery.minRestartScope": "Process",
+        ".recovery.hiddenFailures": "Warn",
         ".recovery.warmStart": True,
         ".recovery.maxRestarts": 10,
         ".recovery.noProgressLimit": 3,

@@ -77,11 +77,14 @@ def test_absurd_grace_period_is_clamped(grace: int, least: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["HANG_TIMEOUT_SECONDS", "GRACE_PERIOD_SECONDS", "RESTART_GRACE_SECONDS", "WARM_START"]
+    "name", ["HANG_TIMEOUT_SECONDS", "GRACE_PERIOD_SECONDS", "RESTART_GRACE_SECONDS", "WARM_START", "HIDDEN_FAILURES"]
 )
 def test_removed_setting_is_cleared_in_existing_pods(name: str) -> None:
     setting = f"TRAINYARD_{name}"
-    made = worker(framework="none", recovery={"hangTimeoutSeconds": 5, "restartGraceSeconds": 9, "warmStart": False})
+    made = worker(
+        framework="none",
+        recovery={"hangTimeoutSeconds": 5, "restartGraceSeconds": 9, "warmStart": False, "hiddenFailures": "Fail"},
+    )
     made.spec.template["spec"]["terminationGracePeriodSeconds"] = 120
     assert restart_environment(made)[setting] == environment_of(made)[setting] != ""
     assert restart_environment(worker(framework="none"))[setting] == ""

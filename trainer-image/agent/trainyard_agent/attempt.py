@@ -13,8 +13,17 @@ from trainyard_agent.hang_diagnosis import Observers
 from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.memory import Kills
 from trainyard_agent.operator_link import Failure, OperatorLink
+from trainyard_agent.program import parse
 from trainyard_agent.progress_files import Progress, shared_variables
-from trainyard_agent.ranks import environments, grace_seconds, hang_seconds, place, restart_grace_seconds
+from trainyard_agent.rank_records import RankRecords
+from trainyard_agent.ranks import (
+    environments,
+    grace_seconds,
+    hang_seconds,
+    hidden_failures_fail,
+    place,
+    restart_grace_seconds,
+)
 from trainyard_agent.recorder import Recorder, defaults
 from trainyard_agent.reporter import Reporter
 from trainyard_agent.spawn import UNSTARTABLE_CODES
@@ -34,11 +43,18 @@ class Command(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How an attempt ended. Neither field is set where all ranks have done their work."""
+    """How an attempt ended."""
 
     failure: Optional[Failure] = None  # noqa: UP045 - Python 3.9
     stopped: bool = False
     """Whether the operator stopped it."""
+    note: Optional[str] = None  # noqa: UP045 - Python 3.9
+    """The termination message of a worker that has done its work, where there is something to tell."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all ranks have done their work."""
+        return self.failure is None and not self.stopped
 
 
 class Attempt:
@@ -60,18 +76,21 @@ class Attempt:
         self._warm = warm
         self._place, self._hang_seconds = place(environment), hang_seconds(environment)
         self._grace_seconds, self._restart_grace = grace_seconds(environment), restart_grace_seconds(environment)
+        self._fail_hidden = hidden_failures_fail(environment)
         self._reporting_ranks = set[int]() if reporting_ranks is None else reporting_ranks
         self._kills = Kills()
 
     def run(self, link: OperatorLink) -> Outcome:
         """Run the ranks until all have exited."""
         launcher = self._command.starts_ranks
+        runs_ranks = not launcher and parse(self._command.words) is not None
         with ExitStack() as stack:
             progress = stack.enter_context(
                 Progress(self._hang_seconds, self._log, self._reporting_ranks, launcher=launcher)
             )
             recorder = stack.enter_context(Recorder(self._environment, self._place, self._log))
-            if (error := self._start(progress, recorder)) is not None:
+            records = stack.enter_context(RankRecords(progress.folder, runs_ranks=runs_ranks))
+            if (error := self._start({**recorder.variables, **records.variables}, progress)) is not None:
                 return Outcome(self._start_failure(error, link))
             self.prepare(delay=True)
             reporter = stack.enter_context(
@@ -81,17 +100,18 @@ class Attempt:
                     lambda: (progress.read_all(self._place.ranks), progress.usual),
                     self._log,
                     lambda: self._warm.resident if self._warm else 0,
+                    lambda: records.formed if self._place.workers * self._place.processes > 1 else None,
                 )
             )
             # The ranks of a launcher stop as it wants.
             folder = None if launcher else progress.folder
             stop = CoordinatedStop(folder, self._place, self._grace_seconds, link.report_stop, link.view)
-            observers = Observers(progress, recorder, reporter, IdleWatch(self._hang_seconds))
+            observers = Observers(progress, recorder, reporter, records, IdleWatch(self._hang_seconds))
             supervisor = Supervisor(self._group, self._place, observers, stop, self._kills, link, self._log)
-            outcome = Outcome(*supervisor.run(self._restart_grace))
+            outcome = Outcome(*supervisor.run(self._restart_grace, fail_hidden=self._fail_hidden))
             if kept := recorder.summary():
                 self._log(kept)
-            if outcome == Outcome():
+            if outcome.is_done:
                 reporter.finish()
                 recorder.finish()
             return outcome
@@ -101,11 +121,11 @@ class Attempt:
         if self._warm is not None:
             self._warm.prepare([*self._rank_environments().values()], delay=delay)
 
-    def _start(self, progress: Progress, recorder: Recorder) -> OSError | None:
-        """Start the ranks. Returns the error where that is not possible."""
+    def _start(self, shared: Mapping[str, str], progress: Progress) -> OSError | None:
+        """Start the ranks. Returns the error where that is not possible. `shared`: variables that all of them get."""
         made = self._rank_environments()
         for rank, variables in made.items():
-            variables.update({**progress.variables(rank), **recorder.variables})
+            variables.update({**progress.variables(rank), **shared})
         try:
             if self._warm is None or not self._warm.start(made):
                 self._group.start(self._command.words, made, starts_ranks=self._command.starts_ranks)

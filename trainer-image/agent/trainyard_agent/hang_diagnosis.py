@@ -14,6 +14,7 @@ from trainyard_agent.hang import Hang
 from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.operator_link import Failure
 from trainyard_agent.progress_files import Progress
+from trainyard_agent.rank_records import RankRecords
 from trainyard_agent.ranks import Place
 from trainyard_agent.recorder import Recorder
 from trainyard_agent.report import STACKS
@@ -38,6 +39,7 @@ class Observers(NamedTuple):
     progress: Progress
     recorder: Recorder
     reporter: Reporter
+    records: RankRecords
     idle: IdleWatch
 
 

@@ -19,7 +19,14 @@ from trainyard_agent.group import Group
 from trainyard_agent.orders import waits_at_start
 from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState
-from trainyard_agent.ranks import SettingError, grace_seconds, hang_seconds, place, restart_grace_seconds
+from trainyard_agent.ranks import (
+    SettingError,
+    grace_seconds,
+    hang_seconds,
+    hidden_failures_fail,
+    place,
+    restart_grace_seconds,
+)
 from trainyard_agent.spawn import STANDARD_ERROR
 from trainyard_agent.sync import Sync
 from trainyard_agent.termination_message import Kind, Termination, write
@@ -59,6 +66,7 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         hang_seconds(os.environ)
         grace_seconds(os.environ)
         restart_grace_seconds(os.environ)
+        hidden_failures_fail(os.environ)
     except SettingError as error:
         return _reject(str(error))
     restarts = ContainerRestart(os.environ, _log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import NamedTuple
 PR_SET_CHILD_SUBREAPER = 36
 STOPPED = frozenset("Tt")
 UNINTERRUPTIBLE = "D"
+PIDFD_INFO_EXIT, PIDFD_INFO_SIZE, PIDFD_INFO_CODE_AT = 1 << 3, 64, 60
+PIDFD_GET_INFO = 3 << 30 | PIDFD_INFO_SIZE << 16 | 0xFF << 8 | 11
+"""The request of linux/pidfd.h, and where its answer has the exit status."""
 GONE = frozenset("ZX")
 """States of a process that has exited and is yet to be reaped."""
 
@@ -58,6 +62,34 @@ def exit_code(pid: int) -> int | None:
     """Return the exit code of a process that has exited and whose parent has not noticed yet; None where it is not known."""
     process = stat(pid)
     return _code(process.exit_status) if process is not None and process.state in GONE else None
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor of a process that is there; None where it is not, or the kernel or its sandbox has no pidfd."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def exit_code_of(pidfd: int, pid: int) -> int | None:
+    """Return the exit code of a process by its descriptor, also after its parent has reaped it.
+
+    None while it runs, and where it is not known: of a reaped process, only Linux 6.15 and newer know it.
+    """
+    if (code := exit_code(pid)) is not None:
+        return code
+    import fcntl  # noqa: PLC0415 - few need it
+
+    answer = bytearray(PIDFD_INFO_SIZE)
+    answer[:8] = PIDFD_INFO_EXIT.to_bytes(8, sys.byteorder)
+    try:
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, answer)
+    except OSError:
+        return None
+    if not int.from_bytes(answer[:8], sys.byteorder) & PIDFD_INFO_EXIT:
+        return None
+    return _code(int.from_bytes(answer[PIDFD_INFO_CODE_AT:], sys.byteorder, signed=True))
 
 
 def is_alive(pid: int) -> bool:

@@ -14,7 +14,8 @@ from enum import Enum
 from typing import Any, NamedTuple, Optional
 
 from trainyard_agent.hang import Usual
-from trainyard_agent.ranks import MAX_ATTEMPTS
+from trainyard_agent.rank_records import FormedGroups
+from trainyard_agent.ranks import MAX_ATTEMPTS, MAX_PROCESSES
 from trainyard_agent.report import RankState
 from trainyard_agent.termination_message import MESSAGE_BYTES
 
@@ -104,9 +105,17 @@ def sync_request(
     return body
 
 
-def report_request(attempt: int, ranks: Mapping[int, Mapping[str, Any]]) -> dict[str, object]:
-    """Return the body of `/v1/report`. `ranks`: what `rank_report` returns, by rank."""
-    return {"attempt": attempt, "ranks": {str(rank): fields for rank, fields in ranks.items()}}
+def report_request(
+    attempt: int, ranks: Mapping[int, Mapping[str, Any]], formed: FormedGroups | None = None
+) -> dict[str, object]:
+    """Return the body of `/v1/report`. `ranks`: what `rank_report` returns, by rank. `formed`: the groups, where any is known."""
+    body: dict[str, object] = {
+        "attempt": attempt,
+        "ranks": {str(rank): fields for rank, fields in ranks.items()},
+    }
+    if formed is not None and formed.size >= 1:
+        body["groups"] = {"size": formed.size, "leaders": min(formed.leaders, MAX_PROCESSES)}
+    return body
 
 
 def rank_report(

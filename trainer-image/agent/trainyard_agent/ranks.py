@@ -99,6 +99,15 @@ def restart_grace_seconds(environment: Mapping[str, str]) -> float:
     return float(_number(environment, name, 0, 10**9)) if environment.get(name) else grace_seconds(environment)
 
 
+def hidden_failures_fail(environment: Mapping[str, str]) -> bool:
+    """Return whether a rank that fails under a command that succeeds fails this worker. Raises SettingError."""
+    name = "TRAINYARD_HIDDEN_FAILURES"
+    value = environment.get(name) or "Warn"
+    if value not in {"Warn", "Fail"}:
+        raise SettingError(f"{name} must be Warn or Fail, got {value!r}")
+    return value == "Fail"
+
+
 def _number(environment: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = environment.get(name, "")
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from trainyard_agent.errors import NoAnswerError
 from trainyard_agent.hang import Usual
 from trainyard_agent.protocol import rank_report, report_request
+from trainyard_agent.rank_records import FormedGroups
 from trainyard_agent.report import RankState
 
 FIRST_REPORT_SECONDS = 2.0
@@ -35,10 +36,14 @@ class Reporter:
         look: Callable[[], tuple[Mapping[int, RankState], Mapping[int, Usual]]],
         log: Callable[[str], None],
         warm_bytes: Callable[[], int] = int,
+        formed: Callable[[], FormedGroups | None] = lambda: None,
     ) -> None:
-        """`look` returns the last state and the usual step time of each rank; `warm_bytes` the memory of the warm start."""
+        """`look` returns the last state and the usual step time of each rank; `warm_bytes` the memory of the warm start.
+
+        `formed` returns the process groups that the programs have formed.
+        """
         self._environment, self._attempt, self._look, self._log = environment, attempt, look, log
-        self._warm_bytes = warm_bytes
+        self._warm_bytes, self._formed = warm_bytes, formed
         self._is_over = self._is_last = False
         self._wake = threading.Event()
         self._stacks: Mapping[int, Sequence[str]] = {}
@@ -108,10 +113,11 @@ class Reporter:
             )
             for rank, state in states.items()
         }
-        if not ranks or ranks == self._reported:
+        request = report_request(self._attempt, ranks, self._formed())
+        if request == self._reported or (not ranks and "groups" not in request):
             return FIRST_REPORT_SECONDS
         try:
-            pause = send(report_request(self._attempt, ranks), seconds)
+            pause = send(request, seconds)
         except NoAnswerError as error:
             self._failures += 1
             if self._failures == LOGGED_FAILURES:
@@ -119,5 +125,5 @@ class Reporter:
             return min(MAX_RETRY_SECONDS, 2.0**self._failures)
         if self._failures >= LOGGED_FAILURES:
             self._log("reporting progress to the operator again")
-        self._failures, self._reported = 0, ranks
+        self._failures, self._reported = 0, request
         return pause

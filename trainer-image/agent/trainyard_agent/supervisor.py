@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional
 
 from trainyard_agent.coordinated_stop import CoordinatedStop
 from trainyard_agent.exit_cause import is_peer_loss, strip_launcher, strip_rank_marks
+from trainyard_agent.failure_cause import PROGRAM
 from trainyard_agent.group import Exit, Group
 from trainyard_agent.hang_diagnosis import HangDiagnosis, Observers
 from trainyard_agent.memory import Kills
@@ -21,6 +22,10 @@ from trainyard_agent.termination_message import Kind, Termination, failure, is_p
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
+OWN_RANKS = "startsOwnRanks"
+"""The cause of a failure of a command that runs once for each rank, and starts ranks of its own with the same numbers."""
+EXPLAINED_BY_OWN_RANKS = frozenset({"", PROGRAM, "portInUse"})
+"""The causes in whose place it is named."""
 CAUSE_SECONDS = 3.0
 """How long the rank that is the cause may exit after one that lost it: it closes its process group and its device first."""
 
@@ -30,6 +35,8 @@ class Result(NamedTuple):
 
     failure: Optional[Failure] = None  # noqa: UP045 - Python 3.9
     stopped: bool = False
+    note: Optional[str] = None  # noqa: UP045 - Python 3.9
+    """The termination message of a worker whose command succeeded although a rank failed."""
 
 
 class Supervisor:
@@ -46,6 +53,7 @@ class Supervisor:
         log: Callable[[str], None],
     ) -> None:
         self._group, self._progress, self._recorder = group, observers.progress, observers.recorder
+        self._records = observers.records
         self._stop, self._kills, self._link, self._log = stop, kills, link, log
         self._idle = observers.idle
         self._diagnosis = HangDiagnosis(group, place, observers, log)
@@ -55,10 +63,11 @@ class Supervisor:
         self._withheld: list[int] = []
         """Signals that the ranks are spared while they stop together."""
 
-    def run(self, restart_grace: float) -> Result:
+    def run(self, restart_grace: float, *, fail_hidden: bool = False) -> Result:
         """Supervise until all ranks have exited: by themselves, because one failed or hung, or by the operator's order.
 
-        `restart_grace`: the seconds that ranks get to save their work when the group restarts.
+        `restart_grace`: the seconds that ranks get to save their work when the group restarts. `fail_hidden`: whether a rank that
+        fails under a command that succeeds fails this worker.
         """
         group, self._restart_grace = self._group, restart_grace
         self._link.report_idle(False)  # noqa: FBT003 - the only argument
@@ -68,6 +77,7 @@ class Supervisor:
                 spared = self._stop.update(group.terminations)
                 self._recorder.keep()
                 self._kills.look()
+                self._records.look()
                 self._observe()
                 self._forward_signals(spared=spared)
                 # Each rank that is asked to exit does so in its own time, to write a checkpoint. The kubelet sets the limit.
@@ -79,7 +89,8 @@ class Supervisor:
             self._report_stopped_step()
         if self._failure is None and group.failed:
             self._failure = self._describe_failure()
-        return Result(self._failure)
+        note = None if self._failure or group.is_terminating else self._check_hidden_failure(fail=fail_hidden)
+        return Result(self._failure, note=note)
 
     def _wait(self) -> None:
         intervals = [each for each in (self._progress.interval, self._stop.interval) if each]
@@ -164,6 +175,29 @@ class Supervisor:
         self._failure = Failure(SAVED, message, time.monotonic())
         self._link.report_failure(self._failure)
 
+    def _is_of_own_ranks(self, data: Termination) -> bool:
+        """Return whether a rank failed because the command, which runs once for each rank, starts its own ranks."""
+        self._records.look(now=True)
+        explained = data.peer_lost or data.hardware_error or data.oom_kills or data.cause not in EXPLAINED_BY_OWN_RANKS
+        return data.step is None and not explained and self._records.starts_own_ranks
+
+    def _check_hidden_failure(self, *, fail: bool) -> str | None:
+        """Fail this worker, or return its termination message, where a rank failed under the command that succeeded."""
+        self._records.look(now=True)
+        failed = self._records.failed()
+        if failed is None or failed.code is None:
+            return None
+        after, ago = self._kills.now()
+        data, text = failure(failed.rank, failed.code, failed.text, self._kills.before, after, oom_age=ago)
+        if not fail:
+            data = data._replace(kind=Kind.HIDDEN)
+        self._log(f"the command exited with code 0, but a rank failed: {summary(data)}")
+        if not fail:
+            return write(data, text)
+        self._failure = Failure(failed.code, write(data, text), time.monotonic())
+        self._link.report_failure(self._failure)
+        return None
+
     def _failed_exits(self) -> list[Exit]:
         return [exited for exited in self._group.exits if exited.code != 0]
 
@@ -180,6 +214,8 @@ class Supervisor:
             data, text = Termination(Kind.SAVED, rank=rank, exit_code=SAVED, step=step), ""
         else:
             data, text = failure(rank, cause.code, output, before, after, step, ago)
+            if self._is_of_own_ranks(data):
+                data = data._replace(cause=OWN_RANKS)
         # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
         worth_writing = not launcher or not is_plain(data, text)
         if worth_writing:

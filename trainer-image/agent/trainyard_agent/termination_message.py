@@ -34,6 +34,8 @@ class Kind(Enum):
 
     FAILED = "failed"
     """A rank, or the command that starts the ranks, exited with an error."""
+    HIDDEN = "hidden"
+    """A rank failed, and the command that had started it exited with code 0. Also the exit code of the container is 0."""
     HUNG = "hung"
     """A rank made no progress for too long."""
     SAVED = "saved"

@@ -38,7 +38,7 @@ SYNTAX = re.compile(
 )
 """What Python prints for a script that it cannot compile: there is no frame yet, and no traceback."""
 FRAMES = 3
-LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/")
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/|/sitecustomize\.py$")
 """In the path of a file that is not the user's."""
 MAX_LINES, MAX_CHARACTERS = 16, 1024
 """After the exception's own line, in which its text may go on: missing keys, details of NCCL, notes."""

@@ -75,8 +75,8 @@ class Worker:
             environment = self._await_start()
         while environment is not None and not self._group.is_terminating:
             outcome = self._run_attempt(environment)
-            if outcome == Outcome():
-                return WorkerExit(0)
+            if outcome.is_done:
+                return WorkerExit(0, outcome.note)
             failure = outcome.failure
             if self._group.is_terminating or not self._sync.is_active:
                 break

@@ -30,6 +30,8 @@ class KnownCause:
     """Whether no restart can help, once that is proved."""
     by_node: bool = False
     """Whether a node's file system may be the cause."""
+    certain: bool = False
+    """Whether one failure proves that no restart can help."""
 
 
 KNOWN_CAUSES = {
@@ -46,6 +48,11 @@ KNOWN_CAUSES = {
     "noUserName": KnownCause("set the variables USER and HOME: the image has no name for the user of the container"),
     "portInUse": KnownCause(
         "use another port; a program that starts its ranks itself needs processesPerReplica: 1", by_node=True
+    ),
+    "startsOwnRanks": KnownCause(
+        "the command was started once for each process of the worker (usually one for each GPU), and starts its ranks itself:"
+        " set processesPerReplica: 1",
+        certain=True,
     ),
     "unknownVariable": KnownCause(
         "each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; with framework none, a worker has"
@@ -97,6 +104,8 @@ def is_repeated(status: TrainingJobStatus, cause: Cause) -> bool:
 def proof(repeated: RepeatedFailure | None, cause: Cause) -> str:
     """Return that no restart helps, and the fix; empty while that is not proved."""
     known = _known(cause)
+    if known is not None and known.certain and not cause.victim:
+        return f"no restart can fix this: {known.fix}"
     if repeated is None or known is None or repeated.failures < MIN_FAILURES or len(repeated.pods) < MIN_PODS:
         return ""
     if known.by_node and len(repeated.nodes) < 2 and repeated.failures < MIN_FAILURES_ON_ONE_NODE:

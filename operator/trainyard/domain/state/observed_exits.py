@@ -67,7 +67,7 @@ def container_exit(
     data, text = message.data, message.text
     if data is None:
         return Exit(time, code, reason, text[-MESSAGE_LIMIT:], init_container)
-    line = headline(data, text)
+    line, raised = headline(data, text), data.kind in {Kind.FAILED, Kind.HIDDEN}
     rest = "" if text.startswith(line) and len(text) <= MESSAGE_LIMIT else f"{line}\n"
     length = MESSAGE_LIMIT - len(rest)
     return Exit(
@@ -80,9 +80,9 @@ def container_exit(
         data.rank,
         kind=data.kind,
         headline=line,
-        location=data.location if data.kind is Kind.FAILED else "",
-        exception=data.exception.partition(":")[0] if data.kind is Kind.FAILED else "",
-        cause=data.cause if data.kind is Kind.FAILED else "",
+        location=data.location if raised else "",
+        exception=data.exception.partition(":")[0] if raised else "",
+        cause=data.cause if raised else "",
         peer_lost=data.peer_lost,
         hardware_error=data.hardware_error,
     )

@@ -48,6 +48,8 @@ class Kind(StrEnum):
 
     FAILED = "failed"
     """A rank, or the command that starts the ranks, exited with an error."""
+    HIDDEN = "hidden"
+    """A rank failed, and the command that had started it exited with code 0. Also the exit code of the container is 0."""
     HUNG = "hung"
     """A rank made no progress for too long."""
     SAVED = "saved"
@@ -174,7 +176,7 @@ def read(message: str) -> Message:
 def headline(data: Termination, text: str) -> str:
     """Return what happened as one sentence for people."""
     match data.kind:
-        case Kind.FAILED:
+        case Kind.FAILED | Kind.HIDDEN:
             return _failed(data, text)
         case Kind.HUNG:
             return _hung(data)

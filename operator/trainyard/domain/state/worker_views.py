@@ -173,6 +173,16 @@ class RankProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class FormedGroups:
+    """The process groups that the programs of a worker have formed."""
+
+    size: int
+    """The ranks of the largest."""
+    leaders: int
+    """The processes of the worker that are rank 0 of a group of that size."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReport:
     """The last progress report of a worker's agent."""
 
@@ -182,6 +192,8 @@ class WorkerReport:
     ranks: tuple[RankProgress, ...]
     at: datetime | None = field(default=None, compare=False)
     """When it was received, by the operator's clock and to the fraction of a second; None: now."""
+    groups: FormedGroups | None = None
+    """None where no program has formed a group, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ INACTIVE: Mapping[C, str] = {
     C.STRAGGLING: "no rank is slow",
     C.HANG_SUSPECTED: "no rank hangs",
     C.HANG_DETECTION_LIMITED: "no hang is looked for",
+    C.FAILURE_HIDDEN: "no rank has failed",
+    C.GROUP_SPLIT: "no group is formed",
     C.STALLED: "nothing blocks the job",
 }
 HAS_FAILED = "the job has failed: see the condition Failed"

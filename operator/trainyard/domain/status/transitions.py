@@ -34,6 +34,7 @@ from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_SUSPENDED, RESTARTS, inactive
+from trainyard.domain.status.rank_warnings import with_rank_warnings
 
 EXPECTED = frozenset(
     {Reason.RESIZED, Reason.NODES_RELEASED, Reason.TEMPLATE_CHANGED, Reason.NO_PYTHON, Reason.AGENT_DISABLED}
@@ -44,7 +45,9 @@ ORDER: dict[str, int] = {kind: position for position, kind in enumerate(C)}
 MAX_MESSAGE_LENGTH = 32768
 """The limit of the CRD, in characters. The API server's rejection of a large template can be longer."""
 OF_RUNNING_RANKS = (C.STRAGGLING, C.HANG_SUSPECTED, C.HANG_DETECTION_LIMITED)
-"""The conditions about ranks that run: they end with the job, and while it is suspended."""
+"""The conditions about ranks that run: they end with the job."""
+OF_ATTEMPT = (C.STRAGGLING, C.HANG_SUSPECTED, C.FAILURE_HIDDEN, C.GROUP_SPLIT)
+"""The conditions about the ranks of one attempt."""
 
 
 def store(job: JobView, outcome: Outcome, now: datetime) -> Plan:
@@ -68,8 +71,11 @@ def start(job: JobView, now: datetime) -> StatusChanges:
 
 
 def conclude(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) -> Plan:
-    """Return the plan that stores the decision."""
-    return store(snapshot.job, _outcome(decision, snapshot, now), now)
+    """Return the plan that stores the decision, and warns of ranks that fail or train apart."""
+    outcome = _outcome(decision, snapshot, now)
+    if not snapshot.job.status.finished:
+        outcome = with_rank_warnings(outcome, snapshot)
+    return store(snapshot.job, outcome, now)
 
 
 def _outcome(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) -> Outcome:
@@ -120,7 +126,7 @@ def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
         *(SetFalse(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED)) for kind in (C.SCHEDULED, C.RUNNING)),
         *(
             Clear(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED))
-            for kind in (C.RESTARTING, *OF_RUNNING_RANKS, C.RESIZING)
+            for kind in (C.RESTARTING, C.RESIZING, C.HANG_DETECTION_LIMITED, *OF_ATTEMPT)
         ),
     ]
     return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
@@ -191,7 +197,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
     conditions = [
         SetTrue(C.RESTARTING, reason, message),
         SetFalse(C.RUNNING, reason, inactive(C.RUNNING, RESTARTS)),
-        *(Clear(kind, reason, inactive(kind, RESTARTS)) for kind in (C.STRAGGLING, C.HANG_SUSPECTED)),
+        *(Clear(kind, reason, inactive(kind, RESTARTS)) for kind in OF_ATTEMPT),
         *decision.conditions,
     ]
     return Outcome(changes, conditions, events=[Event("Normal" if reason in EXPECTED else "Warning", reason, message)])

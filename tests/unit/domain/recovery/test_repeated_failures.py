@@ -72,6 +72,15 @@ def test_third_attempt_ends_the_job(group: Scene, failure: dict[str, Any]) -> No
     assert "the same exception at the same place ended 3 attempts in 2 pods before a step" in failed.message
 
 
+def test_command_with_own_ranks_fails_at_once() -> None:
+    ended = run(ONE, {**BUG, "exception": "ProcessRaisedException", "cause": "startsOwnRanks"})
+    failed = ended.status.condition(C.FAILED)
+    assert failed is not None
+    assert (ended.status.attempt, failed.reason) == (1, Reason.NON_RETRYABLE)
+    assert "started once for each process of the worker" in failed.message
+    assert failed.message.endswith("set processesPerReplica: 1")
+
+
 def test_module_on_one_node_gets_more_attempts() -> None:
     assert run(ONE, *[MODULE] * 9, nodes="a").status.attempt == 5
     assert run(ONE, *[BUG] * 9, nodes="a").status.attempt == 3

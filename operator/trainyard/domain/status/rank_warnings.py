@@ -1,0 +1,104 @@
+"""Warn of ranks that failed under a command that succeeded, and of ranks that formed several groups in place of one. Pure.
+
+Neither ends an attempt: the container's exit code says that all is well. The first is read from the termination message of
+the worker, the second from the reports of all agents. A group counts as split only where two processes are rank 0 at the same time.
+So parameter servers, evaluation beside the training, and a group that has yet to form are none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from posixpath import basename
+
+from trainyard.api.reasons import Reason
+from trainyard.api.spec import Framework
+from trainyard.api.status import ConditionType as C, TrainingJobStatus
+from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue
+from trainyard.domain.state.snapshot import JobView, Snapshot
+from trainyard.domain.state.termination import Kind
+from trainyard.domain.state.worker_views import FormedGroups
+from trainyard.domain.wording import counted
+
+HIDDEN_FIX = (
+    "use `set -o pipefail` in bash before a pipeline, and `exec` or `&&` in place of `;`;"
+    " with recovery.hiddenFailures: Fail such a worker fails"
+)
+TORCH_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+
+
+def with_rank_warnings(outcome: Outcome, snapshot: Snapshot) -> Outcome:
+    """Return the outcome with these warnings. What the outcome itself says of such a condition comes last, and counts."""
+    updates = [update for update in (_hidden_failure(snapshot), _split_group(snapshot)) if update]
+    if not updates:
+        return outcome
+    events = _new_warnings(snapshot.job.status, updates)
+    return replace(outcome, conditions=[*updates, *outcome.conditions], events=[*events, *outcome.events])
+
+
+def _hidden_failure(snapshot: Snapshot) -> ConditionUpdate | None:
+    """Return the warning of the first rank that failed although the command of its worker succeeded."""
+    hidden = [(pod, pod.exit) for pod in snapshot.current if pod.exit and pod.exit.kind is Kind.HIDDEN]
+    if not hidden:
+        return None
+    pod, end = hidden[0]
+    where = f" on {pod.node}" if pod.node else ""
+    raised = f" (at {end.location})" if end.location else ""
+    others = f"; so did {counted(len(hidden) - 1, 'other worker')}" if len(hidden) > 1 else ""
+    what = f"{end.headline}{raised}, but the command of its container exited with code 0{others}"
+    return SetTrue(
+        C.FAILURE_HIDDEN,
+        Reason.RANK_FAILURE_HIDDEN,
+        f"worker {pod.index} (pod {pod.name}{where}): {what}; {HIDDEN_FIX}",
+    )
+
+
+def _split_group(snapshot: Snapshot) -> ConditionUpdate | None:
+    """Return whether the ranks of the current attempt train as one group; None where that is not known."""
+    job = snapshot.job
+    workers, each = snapshot.size.current, job.processes
+    expected = workers * each
+    if job.spec.framework is not Framework.TORCH or expected == 1:
+        return None
+    formed = [report.groups for report in snapshot.attempt_reports if report.groups and report.index < workers]
+    sizes, leaders = {groups.size for groups in formed}, sum(groups.leaders for groups in formed)
+    if leaders < 2 or len(sizes) > 1:
+        if sizes == {expected}:
+            return Clear(C.GROUP_SPLIT, Reason.GROUP_FORMED, f"the ranks formed one group of {expected}")
+        return None
+    size = formed[0].size
+    message = (
+        f"{leaders} groups of {counted(size, 'rank')} train beside each other; expected was one group of {expected} ranks"
+        f" (replicas x processesPerReplica: {workers} x {each}); {_advice(job, formed, workers)};"
+        " if the workers are to train independently, set framework: none"
+    )
+    return SetTrue(C.GROUP_SPLIT, Reason.GROUPS_SPLIT, message)
+
+
+def _advice(job: JobView, formed: Sequence[FormedGroups], workers: int) -> str:
+    """Return what to change so that the ranks form one group."""
+    if any(groups.leaders > 1 for groups in formed):
+        return "the command runs once for each process and starts its own ranks: set processesPerReplica: 1"
+    main = job.spec.template["spec"]["containers"][0]
+    words = [
+        basename(word) for text in (*(main.get("command") or ()), *(main.get("args") or ())) for word in text.split()
+    ]
+    if TORCH_LAUNCHERS.intersection(words):
+        return "start torchrun without --standalone, --nnodes and --master_addr: it finds all workers by the variables PET_*"
+    if "accelerate" in words:
+        flags = f"--num_machines {workers} --num_processes {workers * job.processes} --machine_rank $NODE_RANK"
+        return (
+            "start the program with python and no launcher, or use"
+            f" accelerate launch {flags} --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT"
+        )
+    return (
+        "start the program with python or torchrun, and call init_process_group without a rank, a world size and an address"
+        " of its own"
+    )
+
+
+def _new_warnings(status: TrainingJobStatus, updates: Sequence[ConditionUpdate]) -> list[Event]:
+    """Return an event for each condition that becomes True."""
+    return [
+        Event("Warning", Reason(update.reason), update.message)
+        for update in updates
+        if isinstance(update, SetTrue) and not status.holds(update.kind)
+    ]

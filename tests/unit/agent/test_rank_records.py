@@ -1,0 +1,398 @@
+"""What programs record about themselves, below shells, pipelines and launchers, and what the agent makes of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.polling import until
+from tests.unit.agent.agent_process import AgentProcess
+from tests.unit.agent.rank_scripts import WARM_START_OFF
+from tests.unit.agent.worker_environment import AGENT_SOURCE
+from trainyard.domain.state.termination import Kind
+from trainyard_agent import processes
+from trainyard_agent.rank_records import FormedGroups, RankRecord, RankRecords, read_record
+
+ONE_RANK = {
+    "TRAINYARD_REPLICA_INDEX": "1",
+    "TRAINYARD_PROCESSES_PER_REPLICA": "1",
+    "RANK": "1",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "2",
+    **WARM_START_OFF,
+}
+"""As the operator sets it for worker 1 of 2 with one process each."""
+PYTHON = sys.executable
+KERNEL_REPORTS_EXITS = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 15)
+CAUGHT = """
+import sys
+try: sys.exit(3)
+except SystemExit: pass
+"""
+NEVER_FORGOTTEN = """
+import sys
+try: sys.exit(3)
+except SystemExit as error: kept = error
+"""
+TORCH = """
+import os
+rank, size = 0, 1
+def init_process_group(backend=None, *, rank=-1, world_size=-1):
+    if backend == "refuse": raise RuntimeError("Address already in use")
+    globals().update(rank=rank, size=world_size)
+get_rank = lambda: rank
+get_world_size = lambda: size
+"""
+
+
+def record_of(folder: Path, script: str, *arguments: str, **environment: str) -> dict[str, Any]:
+    """Run a program as a rank, and return what it records."""
+    (folder / "records").mkdir(exist_ok=True)
+    variables = {
+        "RANK": "1",
+        "PYTHONPATH": f"{folder}:{AGENT_SOURCE}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TRAINYARD_RANK_RECORDS": str(folder / "records"),
+    }
+    made = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        env={"PATH": os.environ["PATH"], **variables, **environment},
+        stderr=subprocess.PIPE,
+    )
+    made.communicate(timeout=60)
+    path = folder / "records" / str(made.pid)
+    return {} if not path.exists() else dict(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("pass", 0),
+        ("import sys; sys.exit()", 0),
+        ("import sys; sys.exit(3)", 3),
+        ("import sys; sys.exit('no data')", 1),
+        ("raise ValueError('boom')", 1),
+        ("raise KeyboardInterrupt", None),
+        (CAUGHT, 0),
+        (NEVER_FORGOTTEN, None),
+        ("import os; os._exit(5)", None),
+    ],
+)
+def test_exit_code_of_a_rank(tmp_path: Path, script: str, code: int | None) -> None:
+    assert record_of(tmp_path, script).get("code") == code
+
+
+def test_traceback_is_recorded(tmp_path: Path) -> None:
+    recorded = record_of(tmp_path, "def load(): raise ValueError('boom')\nload()")
+    assert (recorded["rank"], recorded["program"], recorded["text"].endswith("ValueError: boom\n")) == (1, "-c", True)
+
+
+def test_helper_of_a_rank_is_none(tmp_path: Path) -> None:
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import sys; sys.exit(7)'])"
+    assert record_of(tmp_path, script)["code"] == 0
+    assert len([*(tmp_path / "records").iterdir()]) == 1
+
+
+def test_rank_of_a_launcher_is_one(tmp_path: Path) -> None:
+    script = """
+import os, subprocess, sys
+subprocess.run([sys.executable, '-c', 'import sys; sys.exit(7)'], env={**os.environ, "RANK": "5"})
+"""
+    record_of(tmp_path, script)
+    codes = {json.loads(file.read_text())["rank"]: json.loads(file.read_text())["code"] for file in records(tmp_path)}
+    assert codes == {1: 0, 5: 7}
+
+
+def test_program_without_a_rank_records_nothing(tmp_path: Path) -> None:
+    assert record_of(tmp_path, "import sys; sys.exit(3)", RANK="") == {}
+
+
+def test_program_that_reports_progress_is_a_rank(tmp_path: Path) -> None:
+    script = "import trainyard_agent, sys; trainyard_agent.progress(3); sys.exit(3)"
+    recorded = record_of(tmp_path, script, RANK="", TRAINYARD_PROGRESS_FILE=str(tmp_path / "4"))
+    assert (recorded["isRank"], recorded["rank"], recorded["code"]) == (True, 4, 3)
+
+
+def test_next_sitecustomize_runs_too(tmp_path: Path) -> None:
+    hidden = tmp_path / "site"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys; sys.exits_with = 9")
+    path = f"{AGENT_SOURCE}:{hidden}"
+    assert record_of(tmp_path, "import sys; sys.exit(sys.exits_with)", PYTHONPATH=path)["code"] == 9
+
+
+def fake_torch(folder: Path) -> None:
+    package = folder / "torch/distributed"
+    package.mkdir(parents=True)
+    (folder / "torch/__init__.py").touch()
+    (package / "distributed_c10d.py").write_text(TORCH)
+    (package / "__init__.py").write_text("from .distributed_c10d import *")
+
+
+def test_formed_group_is_recorded(tmp_path: Path) -> None:
+    fake_torch(tmp_path)
+    script = "import torch.distributed as dist; dist.init_process_group('gloo', rank=1, world_size=2)"
+    assert record_of(tmp_path, script)["group"] == {"rank": 1, "size": 2, "formed": True}
+
+
+def test_refused_group_is_recorded_as_tried(tmp_path: Path) -> None:
+    fake_torch(tmp_path)
+    script = "import torch.distributed as dist; dist.init_process_group('refuse', rank=0, world_size=2)"
+    assert record_of(tmp_path, script)["group"] == {"rank": 0, "size": 2, "formed": False}
+
+
+def test_groups_of_torchft_are_not_recorded(tmp_path: Path) -> None:
+    fake_torch(tmp_path)
+    (tmp_path / "torchft.py").touch()
+    script = "import torchft, torch.distributed as dist; dist.init_process_group('gloo', rank=0, world_size=1)"
+    assert "group" not in record_of(tmp_path, script)
+
+
+def test_accelerate_without_a_group_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate/__init__.py").touch()
+    (tmp_path / "accelerate/state.py").write_text(
+        "class PartialState:\n    def __init__(self): self.process_index, self.num_processes = 0, 1\n"
+    )
+    script = "from accelerate.state import PartialState; PartialState()"
+    assert record_of(tmp_path, script)["group"] == {"rank": 0, "size": 1, "formed": True}
+
+
+def records(folder: Path) -> list[Path]:
+    return [*(folder / "records").iterdir()]
+
+
+def write(folder: Path, pid: int, **fields: Any) -> None:
+    content = {"rank": 0, "isRank": True, "owner": pid, "program": "train.py", **fields}
+    (folder / "records" / f"{pid}.new").write_text(json.dumps(content))
+    (folder / "records" / f"{pid}.new").rename(folder / "records" / str(pid))
+
+
+@contextmanager
+def running_below_shell() -> Iterator[int]:
+    """Yield the PID of a process whose parent is a shell that reaps it."""
+    with subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait; sleep 60"], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        try:
+            yield int(shell.stdout.readline())
+        finally:
+            left = [shell.pid, *processes.descendants(shell.pid)]
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+
+
+def failed_after(folder: Path, *exits: dict[str, Any]) -> RankRecord | None:
+    with RankRecords(folder) as made:
+        for number, fields in enumerate(exits):
+            write(folder, 2**22 + number, at=float(number), **fields)
+        made.look(now=True)
+        return made.failed()
+
+
+@pytest.mark.parametrize(
+    ("exits", "code"),
+    [
+        ([], None),
+        ([{"code": 0}], None),
+        ([{"code": 3}], 3),
+        ([{"code": 3}, {"code": 4}], 3),
+        ([{"code": 3}, {"code": 0}], None),
+        ([{"code": 0}, {"code": 3}], 3),
+        ([{"code": 3}, {"code": 0, "rank": 1}], 3),
+        ([{"code": 3}, {"code": 0, "program": "report.py"}], 3),
+        ([{"code": 143}, {"code": 130}], None),
+        ([{"code": 143}, {"code": 137, "rank": 1}], 137),
+        ([{"code": 3, "isRank": False}], None),
+        ([{"code": 300}], None),
+        ([{"code": "3"}], None),
+    ],
+)
+def test_failed_rank(tmp_path: Path, exits: list[dict[str, Any]], code: int | None) -> None:
+    """Retried programs count by their last exit; processes that were asked to exit, and helpers, do not."""
+    found = failed_after(tmp_path, *exits)
+    assert (found.code if found else None) == code
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"rank": 0}', '{"rank": 0, "isRank": true, "owner": []}'])
+def test_malformed_record_is_ignored(tmp_path: Path, text: str) -> None:
+    (tmp_path / "7").write_text(text)
+    assert read_record(tmp_path / "7", 7) is None
+
+
+def test_kernel_reports_a_killed_rank(tmp_path: Path) -> None:
+    """Its shell has reaped it before the agent looks; without such a kernel the exit code stays unknown."""
+    with running_below_shell() as pid, RankRecords(tmp_path) as made:
+        write(tmp_path, pid)
+        made.look(now=True)
+        assert made.failed() is None
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: processes.stat(pid) is None, 10, "the rank to be reaped")
+        made.look(now=True)
+        found = made.failed()
+    assert (found.code if found else None) == (137 if KERNEL_REPORTS_EXITS else None)
+
+
+@pytest.mark.skipif(
+    not KERNEL_REPORTS_EXITS, reason="the kernel does not report the exits of other processes' children"
+)
+def test_kernel_counts_more_than_the_record(tmp_path: Path) -> None:
+    """After `raise SystemExit(1)`, for example, the record has code 0."""
+    with running_below_shell() as pid, RankRecords(tmp_path) as made:
+        write(tmp_path, pid)
+        made.look(now=True)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: processes.stat(pid) is None, 10, "the rank to be reaped")
+        write(tmp_path, pid, code=0, at=5.0)
+        made.look(now=True)
+        found = made.failed()
+    assert found is not None
+    assert (found.code, found.at) == (137, 5.0)
+
+
+def formed(folder: Path, *groups: tuple[int, int]) -> FormedGroups | None:
+    """`groups`: rank and size, of processes that run."""
+    running = [subprocess.Popen(["sleep", "60"]) for _ in groups]
+    try:
+        with RankRecords(folder) as made:
+            for process, (rank, size) in zip(running, groups, strict=True):
+                write(folder, process.pid, group={"rank": rank, "size": size, "formed": True})
+            made.look(now=True)
+            return made.formed
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def test_groups_of_a_worker(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "c").mkdir()
+    assert formed(tmp_path / "a", (0, 2), (1, 2)) == FormedGroups(2, 1)
+    assert formed(tmp_path / "b", (0, 2), (0, 2), (0, 1)) == FormedGroups(2, 2)
+    assert formed(tmp_path / "c") is None
+
+
+def test_restarted_leader_is_no_second_one(tmp_path: Path) -> None:
+    group = {"rank": 0, "size": 2, "formed": True}
+    with RankRecords(tmp_path) as made, subprocess.Popen(["sleep", "60"]) as first:
+        write(tmp_path, first.pid, group=group)
+        made.look(now=True)
+        first.kill()
+        first.wait()
+        write(tmp_path, os.getpid(), group=group)
+        made.look(now=True)
+        assert made.formed == FormedGroups(2, 1)
+
+
+@pytest.mark.parametrize(("owners", "expected"), [((10, 20), True), ((10, 10), False)])
+def test_own_ranks_of_two_processes(tmp_path: Path, owners: tuple[int, int], *, expected: bool) -> None:
+    with RankRecords(tmp_path) as made:
+        for pid, owner in zip((11, 21), owners, strict=True):
+            write(tmp_path, pid, owner=owner, isRank=False, group={"rank": 0, "size": 2, "formed": False})
+        made.look(now=True)
+        assert made.starts_own_ranks is expected
+
+
+def test_groups_one_after_the_other_count(tmp_path: Path) -> None:
+    """Of two commands that each start their own ranks; the processes have ended when the next ones start."""
+    with RankRecords(tmp_path) as made:
+        for owner in (2**22, 2**22 + 10):
+            write(tmp_path, owner)
+            for rank in (0, 1):
+                fields = {"rank": rank, "size": 2, "formed": True}
+                write(tmp_path, owner + 1 + rank, owner=owner, isRank=False, group=fields)
+            made.look(now=True)
+        assert made.formed == FormedGroups(2, 2)
+
+
+def test_helpers_of_ranks_are_no_own_ranks(tmp_path: Path) -> None:
+    with RankRecords(tmp_path) as made:
+        for pid, rank in ((10, 0), (20, 1)):
+            write(tmp_path, pid, group={"rank": rank, "size": 2, "formed": True})
+            write(tmp_path, pid + 1, owner=pid, isRank=False, group={"rank": 0, "size": 1, "formed": True})
+        made.look(now=True)
+        assert not made.starts_own_ranks
+
+
+HIDING = [
+    f"{PYTHON} train.py 2>&1 | cat",
+    f"{PYTHON} train.py; echo done",
+    f"{PYTHON} train.py || true",
+    f"env LOCAL_RANK=0 RANK=1 TORCHELASTIC_RUN_ID=x {PYTHON} train.py; exit 0",
+]
+
+
+def shell_run(program: Path, folder: Path, script: str, train: str, **environment: str) -> AgentProcess:
+    (folder / "train.py").write_text(train)
+    return AgentProcess(program, folder, "--", "sh", "-c", script, **{**ONE_RANK, **environment})
+
+
+@pytest.mark.parametrize("script", HIDING)
+def test_hidden_failure_is_reported(program: Path, tmp_path: Path, script: str) -> None:
+    run = shell_run(program, tmp_path, script, "def load(): raise ValueError('boom')\nload()")
+    assert run.wait()[0] == 0
+    assert run.data is not None
+    found = run.data.kind, run.data.rank, run.data.exit_code, run.data.exception
+    assert found == (Kind.HIDDEN, 1, 1, "ValueError: boom")
+    assert run.data.location == "train.py:1 in load < train.py:2 in <module>"
+
+
+@pytest.mark.parametrize("script", HIDING)
+def test_hidden_failure_fails_in_strict_mode(program: Path, tmp_path: Path, script: str) -> None:
+    run = shell_run(program, tmp_path, script, "import sys; sys.exit(7)", TRAINYARD_HIDDEN_FAILURES="Fail")
+    assert run.wait()[0] == 7
+    assert run.data is not None
+    assert (run.data.kind, run.data.rank, run.data.exit_code) == (Kind.FAILED, 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("script", "train"),
+    [
+        (f"{PYTHON} train.py | cat", "pass"),
+        (f"grep nothing /dev/null; {PYTHON} train.py; grep nothing /dev/null; true", "pass"),
+        (
+            f"until {PYTHON} train.py; do :; done",
+            "import os, sys\nif not os.path.exists('x'): open('x', 'w'); sys.exit(3)",
+        ),
+        (f"{PYTHON} train.py & sleep 1; kill $!; wait; exit 0", "import time; time.sleep(60)"),
+    ],
+)
+def test_healthy_scripts_report_nothing(program: Path, tmp_path: Path, script: str, train: str) -> None:
+    run = shell_run(program, tmp_path, script, train)
+    assert (run.wait()[0], run.message) == (0, "")
+
+
+def test_own_ranks_on_one_port_are_the_cause(program: Path, tmp_path: Path) -> None:
+    fake_torch(tmp_path)
+    (tmp_path / "script.py").write_text("""
+import multiprocessing as mp, os, sys, time
+def train():
+    import torch.distributed as dist
+    second = os.environ["RANK"] == "3"
+    while second and not os.path.exists("bound"): time.sleep(0.01)
+    dist.init_process_group("refuse" if second else "gloo", rank=0, world_size=2)
+    open("bound", "w")
+    time.sleep(60)
+if __name__ == "__main__":
+    child = mp.get_context("spawn").Process(target=train)
+    child.start()
+    child.join()
+    raise RuntimeError("Address already in use")
+""")
+    run = AgentProcess(program, tmp_path, "--", PYTHON, "script.py", PYTHONPATH=str(tmp_path), **WARM_START_OFF)
+    assert run.wait()[0] == 1
+    assert run.data is not None
+    assert (run.data.rank, run.data.cause) == (3, "startsOwnRanks")
+
+
+def test_record_is_json_whatever_it_holds(tmp_path: Path) -> None:
+    recorded = record_of(tmp_path, r"raise ValueError('a \"quoted\" \\ text\x01\n\udcff ü')")
+    assert 'ValueError: a "quoted" \\ text\x01\n' in recorded["text"]

@@ -1,0 +1,237 @@
+"""Read what the Python programs of a worker record about themselves (`sitecustomize.py`): how ranks exited, which groups they form.
+
+A shell, a pipeline or a launcher reaps its own children, so the agent does not get their exit codes as a parent does. The kernel
+reports them through a pidfd (Linux 6.15 and newer), and counts. Elsewhere, what a program records counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from signal import Signals
+from typing import Any, NamedTuple, Optional
+
+from trainyard_agent import processes
+from trainyard_agent.ranks import MAX_PROCESSES
+
+FOLDER_VARIABLE = "TRAINYARD_RANK_RECORDS"
+LOOK_SECONDS = 1.0
+MAX_RECORD_BYTES = 64 * 1024
+MAX_RECORDS = 4 * MAX_PROCESSES
+"""So many programs of one attempt are looked at."""
+MAX_NUMBER = 2**31
+ON_REQUEST = frozenset({128 + number for number in (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP)})
+"""The exit codes of processes that somebody has asked to exit: a launcher that stops the others, or a script that stops a server."""
+
+
+class Membership(NamedTuple):
+    """The largest process group of a process."""
+
+    rank: int
+    size: int
+    formed: bool
+    """Whether the group was formed, and not only tried."""
+
+
+class RankRecord(NamedTuple):
+    """What a process has recorded, and what the kernel knows of its exit."""
+
+    pid: int
+    rank: Optional[int]  # noqa: UP045 - Python 3.9
+    """The rank that it was given; None where that has no number."""
+    is_rank: bool
+    """Whether it was given a rank itself, and is no helper of a process with the same rank."""
+    owner: int
+    """The PID of the process that was given the rank: itself, or the one that has started it."""
+    program: str
+    code: Optional[int] = None  # noqa: UP045 - Python 3.9
+    text: str = ""
+    """The traceback that has ended it."""
+    at: float = 0.0
+    """When it exited, by the monotonic clock."""
+    group: Optional[Membership] = None  # noqa: UP045 - Python 3.9
+
+
+class FormedGroups(NamedTuple):
+    """The process groups that the programs of this worker have formed."""
+
+    size: int
+    """The ranks of the largest."""
+    leaders: int
+    """The processes of this worker that are rank 0 of a group of that size, at the same time or started beside each other."""
+
+
+class RankRecords:
+    """The records of one attempt."""
+
+    def __init__(self, folder: Path | None, *, runs_ranks: bool = False) -> None:
+        """`folder`: where to make the folder of the records; None: there are none.
+
+        `runs_ranks`: the command itself is the program of a rank, so that nothing hides how it exits.
+        """
+        self._runs_ranks = runs_ranks
+        self._folder = folder / "records" if folder is not None else None
+        self._records: dict[int, RankRecord] = {}
+        self._versions: dict[int, int] = {}
+        self._pidfds: dict[int, int] = {}
+        self._codes: dict[int, tuple[int, float]] = {}
+        """The exit codes that the kernel has reported, and when."""
+        self._looked_at = float("-inf")
+        self.formed: FormedGroups | None = None
+        if self._folder is not None:
+            try:
+                self._folder.mkdir(mode=0o700)
+            except OSError:
+                self._folder = None
+
+    def __enter__(self) -> RankRecords:  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pidfd in self._pidfds.values():
+            os.close(pidfd)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """What a program needs in its environment to record itself."""
+        return {} if self._folder is None else {FOLDER_VARIABLE: str(self._folder)}
+
+    def look(self, *, now: bool = False) -> None:
+        """Read what is new, once a second at most. `now`: in any case."""
+        time_now = time.monotonic()
+        if self._folder is None or (time_now - self._looked_at < LOOK_SECONDS and not now):
+            return
+        self._looked_at = time_now
+        new = self._read_changed(self._folder)
+        self._follow_exits(time_now)
+        self._note_groups(new)
+
+    def failed(self) -> RankRecord | None:
+        """Return the rank that failed first, and whose program has not succeeded since then."""
+        last: dict[tuple[int | None, str], RankRecord] = {}
+        for record in sorted(map(self._with_exit, self._records.values()), key=lambda each: each.at):
+            if record.is_rank and record.code not in ON_REQUEST | {None} and not self._runs_ranks:
+                before = last.get((record.rank, record.program))
+                # Of failures in a row the first is the cause.
+                if before is None or not before.code or not record.code:
+                    last[record.rank, record.program] = record
+        failures = [record for record in last.values() if record.code]
+        return min(failures, key=lambda each: each.at, default=None)
+
+    @property
+    def starts_own_ranks(self) -> bool:
+        """Whether several processes with a rank have each started ranks of their own with the same numbers, as mp.spawn does.
+
+        A process that is a member of a group itself is a rank, and may have such helpers.
+        """
+        owners: dict[int, set[int]] = {}
+        for record, group in self._groups_of_helpers():
+            owners.setdefault(group.rank, set()).add(record.owner)
+        return any(len(each) > 1 for each in owners.values())
+
+    def _owners_of_leaders(self, size: int) -> set[int]:
+        """Return the processes with a rank that have started rank 0 of a group of this size."""
+        return {
+            record.owner
+            for record, group in self._groups_of_helpers()
+            if group.formed and group.rank == 0 and group.size == size
+        }
+
+    def _groups_of_helpers(self) -> list[tuple[RankRecord, Membership]]:
+        """Return the processes that are in a group, and were started by a process with a rank that is in none."""
+        members = {pid for pid, record in self._records.items() if record.group is not None}
+        return [
+            (record, record.group)
+            for record in self._records.values()
+            if record.group is not None and record.owner != record.pid and record.owner not in members
+        ]
+
+    def _read_changed(self, folder: Path) -> set[int]:
+        """Read the records that are new or changed. Returns the PIDs that are new."""
+        new = set[int]()
+        try:
+            found = [(int(entry.name), entry.stat().st_ino) for entry in os.scandir(folder) if entry.name.isdecimal()]
+        except OSError:
+            return new
+        for pid, version in found[:MAX_RECORDS]:
+            if self._versions.get(pid) == version:
+                continue
+            if pid not in self._versions:
+                new.add(pid)
+            self._versions[pid] = version
+            record = read_record(folder / str(pid), pid)
+            if record is not None:
+                self._records[pid] = record
+        return new
+
+    def _follow_exits(self, now: float) -> None:
+        """Ask the kernel for the exit codes of ranks."""
+        for pid, record in self._records.items():
+            if record.is_rank and pid not in self._pidfds and pid not in self._codes:
+                pidfd = processes.open_pidfd(pid)
+                if pidfd is not None:
+                    self._pidfds[pid] = pidfd
+        for pid, pidfd in [*self._pidfds.items()]:
+            code = processes.exit_code_of(pidfd, pid)
+            if code is not None:
+                self._codes[pid] = code, now
+                os.close(self._pidfds.pop(pid))
+
+    def _with_exit(self, record: RankRecord) -> RankRecord:
+        """Return the record with the exit code of the kernel, where that is known. The time is the program's own, which is earlier."""
+        code, at = self._codes.get(record.pid, (record.code, record.at))
+        return record._replace(code=code, at=record.at or at)
+
+    def _note_groups(self, new: set[int]) -> None:
+        # What has come and gone between two looks counts too; what ended before does not: a restarted rank is no second one.
+        there = [
+            record.group
+            for pid, record in self._records.items()
+            if record.group is not None and record.group.formed and (pid in new or processes.is_alive(pid))
+        ]
+        if not there:
+            return
+        size = max(group.size for group in there)
+        leaders = sum(group.size == size and group.rank == 0 for group in there)
+        # Programs that run once for each rank and start their own ranks form their groups one after the other, if they are short.
+        seen = FormedGroups(size, max(leaders, len(self._owners_of_leaders(size))))
+        self.formed = seen if self.formed is None else max(self.formed, seen)
+
+
+def read_record(path: Path, pid: int) -> RankRecord | None:
+    """Return what a process has recorded; None where that is malformed: programs may write anything there."""
+    try:
+        fields = json.loads(path.read_bytes()[:MAX_RECORD_BYTES])
+        return _record(fields, pid)
+    except (AttributeError, OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _record(fields: Mapping[str, Any], pid: int) -> RankRecord:
+    """Raises AttributeError, KeyError, TypeError and ValueError."""
+    group = fields.get("group")
+    code = fields.get("code")
+    return RankRecord(
+        pid,
+        None if fields["rank"] is None else _number(fields["rank"], MAX_NUMBER),
+        fields["isRank"] is True,
+        _number(fields["owner"], MAX_NUMBER),
+        str(fields.get("program", "")),
+        None if code is None else _number(code, 255),
+        str(fields.get("text", "")),
+        float(fields.get("at", 0.0)),
+        None
+        if group is None
+        else Membership(
+            _number(group["rank"], MAX_NUMBER), _number(group["size"], MAX_NUMBER), group["formed"] is True
+        ),
+    )
+
+
+def _number(value: object, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"not an integer from 0 to {most}: {value!r}")
+    return value
