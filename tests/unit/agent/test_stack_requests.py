@@ -48,7 +48,7 @@ def test_requested_stacks_are_in_the_log(folder: Path, program: Path, operator: 
         operator.fixed_answer = 410, {"reason": "Over", "message": ""}
         agent.process.terminate()
         _, log = agent.wait()
-    assert log.count("stacks were requested: stacks of 2 ranks follow") == 2
+    assert log.count("stacks were requested; stacks follow ranks=2") == 2
     assert log.count("in all_reduce") == 4
     assert "rank 2: stacks of all threads" in log
 
@@ -85,7 +85,7 @@ def test_ranks_that_do_nothing_are_reported(folder: Path, operator: FakeOperator
         assert poll_with(operator, "idle", value=True)["attempt"] == 1
         process.terminate()
         _, log = process.communicate(timeout=60)
-    assert "no rank does anything: stacks of 2 ranks follow" in log
+    assert "no rank does anything; stacks follow ranks=2" in log
     assert log.count("in all_reduce") == 2
 
 
@@ -117,7 +117,7 @@ def test_forked_rank_writes_its_stacks(folder: Path, program: Path, operator: Fa
         _, log = run.agent.wait()
     finally:
         run.agent.kill()
-    assert "stacks were requested: stacks of 1 ranks follow" in log
+    assert "stacks were requested; stacks follow ranks=1" in log
     assert "in all_reduce" in log
 
 
