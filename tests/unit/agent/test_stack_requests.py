@@ -10,6 +10,7 @@ import pytest
 from tests.support.polling import until
 from tests.unit.agent.agent_process import running_agent, running_shell
 from tests.unit.agent.fake_operator import FakeOperator, Poll, credentials
+from tests.unit.agent.warm_start_run import OVER, READY, WarmStartRun
 from tests.unit.agent.worker_environment import AGENT_SOURCE, WORKER_VARIABLES
 
 STUCK = """
@@ -47,7 +48,7 @@ def test_requested_stacks_are_in_the_log(folder: Path, program: Path, operator: 
         operator.fixed_answer = 410, {"reason": "Over", "message": ""}
         agent.process.terminate()
         _, log = agent.wait()
-    assert log.count("stacks were requested: stacks of 2 ranks follow") == 2
+    assert log.count("stacks were requested; stacks follow ranks=2") == 2
     assert log.count("in all_reduce") == 4
     assert "rank 2: stacks of all threads" in log
 
@@ -84,7 +85,7 @@ def test_ranks_that_do_nothing_are_reported(folder: Path, operator: FakeOperator
         assert poll_with(operator, "idle", value=True)["attempt"] == 1
         process.terminate()
         _, log = process.communicate(timeout=60)
-    assert "no rank does anything: stacks of 2 ranks follow" in log
+    assert "no rank does anything; stacks follow ranks=2" in log
     assert log.count("in all_reduce") == 2
 
 
@@ -97,6 +98,27 @@ def test_ranks_that_work_are_not_reported(folder: Path, program: Path, operator:
         with pytest.raises(subprocess.TimeoutExpired):
             agent.process.wait(4)
     assert [poll for poll in operator.polls if poll.get("idle")] == []
+
+
+def test_forked_rank_writes_its_stacks(folder: Path, program: Path, operator: FakeOperator) -> None:
+    (folder / "script.py").write_text(
+        "import json, threading\ndef all_reduce(): threading.Event().wait()\n"
+        "open('started', 'w').write('yes')\nall_reduce()"
+    )
+    run = WarmStartRun(program, folder, operator, sys.executable, "script.py")
+    try:
+        assert READY in run.wait_until_ready()
+        operator.order(2, run=True)
+        run.agent.file("started")
+        operator.orders = {**operator.orders, "stacks": "now"}
+        poll_with(operator, "stacks", value="now")
+        operator.fixed_answer = OVER
+        run.agent.process.terminate()
+        _, log = run.agent.wait()
+    finally:
+        run.agent.kill()
+    assert "stacks were requested; stacks follow ranks=1" in log
+    assert "in all_reduce" in log
 
 
 def test_the_image_keeps_its_own_sitecustomize(tmp_path: Path) -> None:

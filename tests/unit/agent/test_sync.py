@@ -97,7 +97,7 @@ def test_order_of_restarted_operator_is_followed(program: Path, folder: Path, op
         rank = int(run.file("ran2-1"))
         operator.stop()
         with serve_operator(folder, operator.port) as restarted:
-            assert restarted.wait_for("running") == {"attempt": 1, "state": "running"}
+            assert restarted.wait_for("running") == {"attempt": 1, "state": "running", "stacks": ""}
             assert is_alive(rank)
             restarted.order(5, run=True)
             run.file("ran2-5")

@@ -208,7 +208,7 @@ def test_replacement_reports_when_imports_are_done(program: Path, folder: Path, 
     try:
         operator.order(4, run=False)
         until(lambda: operator.polls and "prepared" not in operator.polls[-1], 60, "the worker to be prepared")
-        assert operator.polls[0] == {"attempt": 4, "state": "waiting", "prepared": False}
+        assert operator.polls[0] == {"attempt": 4, "state": "waiting", "prepared": False, "stacks": ""}
         operator.order(4, run=True)
         code, errors = run.wait()
         assert (code, "prepared warm start imported=heavy " in errors) == (0, True), errors

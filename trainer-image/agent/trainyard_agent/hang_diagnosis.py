@@ -95,7 +95,7 @@ class HangDiagnosis:
         self._group.ask(trainyard_stacks.signal_number())
         self._wait_until(time.monotonic() + ASK_SECONDS)
         texts = self._progress.traces()
-        self._log(f"{why}: stacks of {len(texts)} ranks follow")
+        self._log(f"{why}; stacks follow ranks={len(texts)}")
         for rank, text in sorted(texts.items()):
             self._log(f"rank {rank}: stacks of all threads, the last call first\n{text.strip()}")
         for rank, pid in sorted(self._group.pids.items()):
