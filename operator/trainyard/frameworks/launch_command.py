@@ -137,28 +137,29 @@ def is_python(command: Sequence[str]) -> bool:
 
 def _wrapped(wrapper: Wrapper, words: list[str]) -> list[str]:
     """Return the command in the arguments of a wrapper; empty where an argument is not known."""
-    if wrapper.subcommand:
-        if words[:1] != [wrapper.subcommand]:
-            return []
-        words = words[1:]
+    if wrapper.subcommand and words[:1] != [wrapper.subcommand]:
+        return []
+    words = words[1:] if wrapper.subcommand else words
     while words and words[0].startswith("-"):
         option, words = words[0], words[1:]
         if option == "--":
             break
         if option in {"-m", "--module"} and wrapper is WRAPPERS["uv"]:
             return ["python", "-m", *words]
-        name, _, value = option.partition("=")
         if option in wrapper.valued:
             words = words[1:]
-        elif not (option in wrapper.flags or (value and name in wrapper.valued) or _joined(option, wrapper)):
+        elif option not in wrapper.flags and not _has_value(option, wrapper):
             return []
     while words and wrapper is WRAPPERS["env"] and ASSIGNMENT.match(words[0]):
         words = words[1:]
     return words[wrapper.operands :]
 
 
-def _joined(option: str, wrapper: Wrapper) -> bool:
-    """Return whether a short option has its value in the same word: `-n10`, `-oL`."""
+def _has_value(option: str, wrapper: Wrapper) -> bool:
+    """Return whether an option has its value in the same word: `--nice=10`, `-n10`, `-oL`."""
+    name, _, value = option.partition("=")
+    if value and name in wrapper.valued:
+        return True
     return not option.startswith("--") and option[:2] in wrapper.valued and len(option) > 2
 
 

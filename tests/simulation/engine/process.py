@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from tests.simulation.engine import kopf_stand_in
 from tests.simulation.engine.server import Server, Session
 from tests.simulation.engine.virtual_time import Loop, Time
-from trainyard.controller.bootstrap import operator as operator_module
+from trainyard.controller.bootstrap import assembly, operator as operator_module
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
@@ -38,7 +38,11 @@ WATCH_SECONDS = 1200
 def surroundings(time: Time) -> Iterator[None]:
     """Operators that run in here hear of TrainingJobs from kopf's stand-in, and know no other clock than this one."""
     clock = SimpleNamespace(monotonic=lambda: time.now)
-    with patch.object(shell, "run", kopf_stand_in.run), patch.object(operator_module, "time", clock):
+    with (
+        patch.object(shell, "run", kopf_stand_in.run),
+        patch.object(assembly, "time", clock),
+        patch.object(operator_module, "time", clock),
+    ):
         yield
 
 
@@ -84,7 +88,7 @@ class Process:
         registry = CollectorRegistry()
         metrics = EngineMetrics(registry, "trainingjob")
         session = cast("RealSession", self.session)
-        operator = Operator.assemble(ELECTED if elected else ALONE, session, metrics, registry)
+        operator = assembly.assemble(ELECTED if elected else ALONE, session, metrics, registry)
         for scope in operator.scopes:
             for watch in (scope.pods, scope.services):
                 watch.clock, watch.page_size, watch.watch_seconds = self.loop.time, PAGE, WATCH_SECONDS

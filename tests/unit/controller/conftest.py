@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
+from trainyard.controller.bootstrap.assembly import assemble
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter.shell import handle_signals
@@ -45,7 +46,7 @@ async def operator(
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry, "trainingjob")
     chosen = Settings(**{"http_port": 0, "http_host": "127.0.0.1", "leader_election": False, **more})
-    made = Operator.assemble(chosen, api.session(on_request=metrics.on_request), metrics, registry)
+    made = assemble(chosen, api.session(on_request=metrics.on_request), metrics, registry)
     stop = stop if stop is not None else asyncio.Event()
     handle_signals(stop)
     task = asyncio.create_task(made.run(stop, (ports if ports is not None else []).append))
@@ -67,7 +68,7 @@ async def process(api: FakeApi, ports: list[int] | None = None, **more: Any) -> 
     async def run() -> None:
         registry = CollectorRegistry()
         metrics = EngineMetrics(registry, "trainingjob")
-        made.append(Operator.assemble(chosen, Session(Endpoint(server=api.url)), metrics, registry))
+        made.append(assemble(chosen, Session(Endpoint(server=api.url)), metrics, registry))
         await made[0].run(stop, listening)
 
     ended: list[Exception] = []

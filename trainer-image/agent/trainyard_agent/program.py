@@ -36,20 +36,26 @@ def parse(words: Sequence[str]) -> Program | None:
     at = 1
     while at < len(words):
         word = words[at]
-        if word in {"-W", "-X"} or word[:2] in {"-W", "-X"}:
-            value = words[at + 1] if len(word) == 2 and at + 1 < len(words) else word[2:]
-            if word[:2] == "-X" and value.partition("=")[0] not in {"dev", "utf8", "faulthandler"}:
-                return None
-            at += 2 if len(word) == 2 else 1
-        elif word == "-m":
+        if word == "-m":
             return Program(words[:at], True, words[at + 1], words[at + 2 :]) if at + 1 < len(words) else None  # noqa: FBT003 - a field
-        elif not word.startswith("-"):
+        if not word.startswith("-"):
             return Program(words[:at], False, word, words[at + 1 :])  # noqa: FBT003 - a field of the tuple
-        elif len(word) > 1 and HARMLESS_OPTIONS.issuperset(word[1:]):
-            at += 1
-        else:
+        length = _option_length(words[at:])
+        if length == 0:
             return None
+        at += length
     return None
+
+
+def _option_length(words: Sequence[str]) -> int:
+    """Return how many words the first option of the interpreter has; 0 where it may change how a program is found."""
+    word = words[0]
+    if word[:2] in {"-W", "-X"}:
+        value = words[1] if len(word) == 2 and len(words) > 1 else word[2:]
+        if word[:2] == "-X" and value.partition("=")[0] not in {"dev", "utf8", "faulthandler"}:
+            return 0
+        return 2 if len(word) == 2 else 1
+    return 1 if len(word) > 1 and HARMLESS_OPTIONS.issuperset(word[1:]) else 0
 
 
 def stable(environment: Mapping[str, str]) -> dict[str, str]:

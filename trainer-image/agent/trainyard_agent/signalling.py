@@ -147,22 +147,26 @@ def _programs(number: int, pid: int, table: Mapping[int, Process]) -> tuple[list
 
 def _ranks_below(root: int, table: Mapping[int, Process]) -> Recipients | None:
     """Return the ranks that a launcher has started, and what is above them; None where nothing tells them from other processes."""
-    marks = _marks(root)
-    ranks: list[int] = []
-    between: list[int] = []
-    level = [root]
+    ranks, unmarked = _marked_below(root, table)
+    if not ranks:
+        return None
+    parents = {parent for rank in ranks for parent in _parents(rank, root, table)}
+    above = [pid for pid in unmarked if pid in parents]
+    launchers = [pid for pid in above if _is_launcher(pid)]
+    others = [pid for pid in above if pid not in launchers and not _names(pid, table) & WRAPPERS]
+    return Recipients(ranks, launchers, others)
+
+
+def _marked_below(root: int, table: Mapping[int, Process]) -> tuple[list[int], list[int]]:
+    """Return the uppermost processes that have other marks than `root`, and those without, level by level."""
+    marks, marked, unmarked, level = _marks(root), [], [], [root]
     while level:
         children = [child for pid in level for child in running_children(pid, table)]
         found = [child for child in children if _marks(child) not in ({}, marks)]
-        ranks += found
-        between += level
+        marked += found
+        unmarked += level
         level = [child for child in children if child not in found]
-    if not ranks:
-        return None
-    above = {parent for rank in ranks for parent in _parents(rank, root, table)}
-    launchers = [pid for pid in between if pid in above and _is_launcher(pid)]
-    others = [pid for pid in between if pid in above and pid not in launchers and not _names(pid, table) & WRAPPERS]
-    return Recipients(ranks, launchers, others)
+    return marked, unmarked
 
 
 def _names(pid: int, table: Mapping[int, Process]) -> set[str]:

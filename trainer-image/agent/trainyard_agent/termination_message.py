@@ -201,9 +201,10 @@ def _fields(data: Termination, exception: str, location: str) -> dict[str, objec
         "blocked": data.blocked or None,
         "outlier": data.outlier or None,
     }
-    known = {name: value for name, value in fields.items() if value is not None}
-    sound = {
-        name: min(value, MAX_NUMBER) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-        for name, value in known.items()
-    }
-    return {"trainyard": VERSION, "kind": data.kind.value, **sound}
+    known = {name: _bounded(value) for name, value in fields.items() if value is not None}
+    return {"trainyard": VERSION, "kind": data.kind.value, **known}
+
+
+def _bounded(value: object) -> object:
+    """Return a number within the limit of the operator, and any other value as it is."""
+    return min(value, MAX_NUMBER) if isinstance(value, (int, float)) and not isinstance(value, bool) else value

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from trainyard.certificates.contents import CertificateError
 from trainyard.controller.bootstrap import logs
+from trainyard.controller.bootstrap.assembly import assemble
 from trainyard.controller.bootstrap.http_server import ListenError
 from trainyard.controller.bootstrap.limits import collect_garbage_rarely, raise_open_file_limit
-from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
 from trainyard.engine.leader import LeadershipLostError
@@ -50,7 +50,7 @@ def main() -> int:
     async def run() -> None:
         stop = asyncio.Event()
         shell.handle_signals(stop)
-        await Operator.assemble(settings, session, metrics, registry).run(stop)
+        await assemble(settings, session, metrics, registry).run(stop)
 
     try:
         collect_garbage_rarely()

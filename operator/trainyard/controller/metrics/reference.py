@@ -9,8 +9,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from trainyard.controller.bootstrap.assembly import assemble
 from trainyard.controller.bootstrap.certificate_source import register_certificate_metrics
-from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile import coordination
 from trainyard.engine.queue_metrics import EngineMetrics
@@ -52,7 +52,7 @@ async def _page() -> str:
         registry = CollectorRegistry()
         metrics = EngineMetrics(registry, "trainingjob")
         settings = Settings(leader_election=election, coordinator_url=None)
-        Operator.assemble(settings, Session(Endpoint(server="https://localhost")), metrics, registry)
+        assemble(settings, Session(Endpoint(server="https://localhost")), metrics, registry)
         coordination.register_metrics(registry)
         register_certificate_metrics(registry)
         rows.update(_rows(registry))

@@ -1,7 +1,6 @@
 """Carry out a plan's actions. Decides nothing; each action may be repeated without harm."""
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
+from trainyard.controller.reconcile.refusals import InvalidTemplateError, NameConflictError, name_taken, to_refusal
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.domain.decisions import (
     Action,
@@ -28,7 +28,6 @@ from trainyard.domain.state.observe import owner_uid
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import STOP_DEADLINE_SECONDS
 from trainyard.domain.status.pod_rejections import Refusal
-from trainyard.domain.status.quota_messages import in_words_of_template
 from trainyard.engine.batch import Done, Failed, slow_start
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks import manifests
@@ -42,23 +41,10 @@ from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
 
 _LOG = logging.getLogger(__name__)
 
-BY_POLICY = re.compile(r'admission webhook "|[a-z.]+ "[^"]*" is forbidden: ')
-"""The beginning of the API server's message for a rejection by a webhook or an admission policy. They choose any status, and
-can change. Nothing else in the answer tells them from an invalid pod, whose message begins with its kind and quotes its values."""
-
 MAX_PARALLEL_REQUESTS = 100
 """Requests in parallel for one job, once the first have succeeded. Creating the pods of a job of 500 takes 1.4 times as
 long as with a plain client with 50, and 1.1 times with 100. Their share of the API server limits them.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class NameConflictError(Exception):
-    """An object with the requested name has another owner."""
-
-    what: str
-    of_predecessor: bool
-    """Whether that is a deleted TrainingJob of the same name, whose objects are being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +55,6 @@ class ExecutionResult:
     """The first rejection; no action was tried after it."""
     changed: bool = False
     """Whether something was created or deleted that the caches will show soon."""
-
-
-class InvalidTemplateError(Exception):
-    """No manifest can be built from the template, although the API server's schema accepts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +90,12 @@ class Executor:
             try:
                 outcomes = await slow_start(calls, limit=MAX_PARALLEL_REQUESTS)
             except NameConflictError as error:
-                return ExecutionResult(_name_taken(error), changed)
+                return ExecutionResult(name_taken(error), changed)
             except InvalidTemplateError as error:
                 return ExecutionResult(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
             changed |= any(isinstance(o, Done) and o.value for o in outcomes)
             if failed := next((o.error for o in outcomes if isinstance(o, Failed)), None):
-                return ExecutionResult(_to_rejection(failed, kind), changed)
+                return ExecutionResult(to_refusal(failed, kind), changed)
         _log_deletions(plan)
         return ExecutionResult(changed=changed)
 
@@ -276,43 +258,3 @@ def _is_predecessors(found: Mapping[str, Any] | None, job: JobView) -> bool:
     """Return whether a deleted TrainingJob of the same name owns the object, or whether it is gone by now."""
     owners = found["metadata"].get("ownerReferences") or () if found is not None else None
     return owners is None or any(owner["kind"] == KIND and owner["name"] == job.name for owner in owners)
-
-
-def _name_taken(error: NameConflictError) -> Refusal:
-    if error.of_predecessor:
-        deleted = f"waiting for {error.what} of the deleted TrainingJob of the same name to be deleted"
-        return Refusal(Reason.NAME_CONFLICT, deleted, expected=True)
-    return Refusal(Reason.NAME_CONFLICT, f"{error.what} exists and does not belong to this TrainingJob")
-
-
-def permission_denied_message(error: ApiError) -> str:
-    """Describe the missing permission and its remedy. The server's message names verb, resource and namespace."""
-    return f"the operator's service account lacks a permission; grant it to continue: {error.message}"
-
-
-def webhook_failed_message(error: ApiError) -> str:
-    """Describe the webhook that fails, and its remedy. The server's message names it."""
-    return f"an admission webhook fails; an administrator must repair it, or delete its configuration: {error.message}"
-
-
-def _to_rejection(error: ApiError, kind: Resource | None) -> Refusal:
-    """Translate a failed creation or deletion into a rejection of the job's pods. Raises `error` if a retry may
-    succeed.
-    """
-    if error.webhook_failed:
-        return Refusal(Reason.WEBHOOK_FAILED, webhook_failed_message(error))
-    if error.retryable or error.namespace_terminating or error.conflict:
-        raise error
-    if error.permission_denied:
-        return Refusal(Reason.PERMISSION_DENIED, permission_denied_message(error))
-    if error.quota_exceeded:
-        return Refusal(Reason.QUOTA_EXCEEDED, error.message)
-    if kind == NETWORK_POLICIES:
-        message = (
-            "no worker is created because the API server refuses the job's NetworkPolicy; "
-            f"correct networkPolicy.jobs of the operator's chart: {error.message}"
-        )
-        return Refusal(Reason.NETWORK_POLICY_REJECTED, message)
-    if kind == PODS and error.status in {400, 422} and not BY_POLICY.match(error.message):
-        return Refusal(Reason.INVALID_TEMPLATE, error.message)
-    return Refusal(Reason.PODS_FORBIDDEN, in_words_of_template(error.message))

@@ -12,13 +12,9 @@ from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.controller.bootstrap.logs import set_log_context
 from trainyard.controller.metrics.collector import JobMetrics
 from trainyard.controller.reconcile.caches import Caches
-from trainyard.controller.reconcile.executor import (
-    ExecutionResult,
-    Executor,
-    permission_denied_message,
-    webhook_failed_message,
-)
+from trainyard.controller.reconcile.executor import ExecutionResult, Executor
 from trainyard.controller.reconcile.pod_events import PodEvents
+from trainyard.controller.reconcile.refusals import permission_denied_message, webhook_failed_message
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.coordinator.agent_registry import AgentRegistry

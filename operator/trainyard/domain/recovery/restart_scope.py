@@ -118,18 +118,18 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
     kept = {pod.index for pod in snapshot.current if pod.index < desired and _can_keep(snapshot, pod)}
     came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < desired and _can_keep(snapshot, pod)}
     new = set(range(desired)) - kept - came.keys()
-    joined = not new or _can_be_joined(snapshot, new)
-    group = (
-        _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
-        if kept and job.pods_fit_other_sizes and joined
-        else None
-    )
-    if group is None:
+    if not kept or not job.pods_fit_other_sizes or (new and not _can_be_joined(snapshot, new)):
         return None, ALL_WORKERS
-    parts = [counted(len(kept), "existing pod")]
-    parts += [counted(len(came), "joining worker")] if came else []
+    group = _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
+    return (group, _describe_resized(len(kept), len(came), new)) if group else (None, ALL_WORKERS)
+
+
+def _describe_resized(kept: int, came: int, new: AbstractSet[int]) -> str:
+    """Return with which pods the group restarts, as a verb phrase."""
+    parts = [counted(kept, "existing pod")]
+    parts += [counted(came, "joining worker")] if came else []
     parts += [_describe_new_pods(new)] if new else []
-    return group, f"restarting with {' and '.join([', '.join(parts[:-1]), parts[-1]] if parts[:-1] else parts)}"
+    return f"restarting with {' and '.join([', '.join(parts[:-1]), parts[-1]] if parts[:-1] else parts)}"
 
 
 def _can_keep(snapshot: Snapshot, pod: PodView) -> bool:

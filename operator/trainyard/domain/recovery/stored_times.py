@@ -19,24 +19,25 @@ def delay_after(count: int) -> int:
 
 def clamp_future_timestamps(status: TrainingJobStatus, now: datetime) -> StatusChanges:
     """Return the changes after which no time in the status is later than if it were stored now."""
+    update: StatusChanges = {**_recovery_times(status, now)}
+    joining, paused_since = status.internal.joining, status.internal.scale_up_paused_since
+    if paused_since and paused_since > now:
+        update["scale_up_paused_since"] = now
+    if joining and joining.ready_since and joining.ready_since > now:
+        update["joining"] = joining.evolve(ready_since=now)
+    return update
+
+
+def _recovery_times(status: TrainingJobStatus, now: datetime) -> StatusChanges:
+    """Return the changes of what is stored of failures: the backoff, the times of failures, the suspect nodes."""
     update: StatusChanges = {}
-    internal = status.internal
-    backoff, budget, joining, paused_since = (
-        internal.backoff,
-        internal.restart_budget,
-        internal.joining,
-        internal.scale_up_paused_since,
-    )
+    backoff, budget = status.internal.backoff, status.internal.restart_budget
     begin = now + timedelta(seconds=delay_after(backoff.count - 1))
     if backoff.not_before and backoff.not_before > begin:
         update["backoff"] = backoff.evolve(not_before=begin)
     if any(time > now for time in budget.recent or ()):
         recent = [min(time, now) for time in budget.recent or ()]
         update["restart_budget"] = budget.evolve(recent=recent)
-    if paused_since and paused_since > now:
-        update["scale_up_paused_since"] = now
-    if joining and joining.ready_since and joining.ready_since > now:
-        update["joining"] = joining.evolve(ready_since=now)
     end = now + SUSPECT_NODE_TTL
     if any(node.until > end for node in status.suspect_nodes):
         update["suspect_nodes"] = [node.evolve(until=min(node.until, end)) for node in status.suspect_nodes]

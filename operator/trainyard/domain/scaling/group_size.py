@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from math import gcd, lcm
 
+from trainyard.api.internal_status import Joining
 from trainyard.api.spec import RANKS_FIT, TrainingJobSpec
 from trainyard.domain.state.snapshot import GroupSize, JobView, Snapshot
 from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodView
@@ -46,24 +47,26 @@ def _gated_size(snapshot: Snapshot, now: datetime) -> GroupSize:
 
 def target_size(snapshot: Snapshot, now: datetime) -> int:
     """Return the size that the group gets with the joining workers: the allowed one, or as many as are scheduled after the timeout."""
-    allowed, joining = snapshot.size.allowed, snapshot.job.status.internal.joining
-    elastic = snapshot.job.spec.elastic
+    joining, elastic = snapshot.job.status.internal.joining, snapshot.job.spec.elastic
     if elastic is None or joining is None or joining.current_size != snapshot.size.current:
-        return allowed
-    # Where fewer workers were requested first, the rest is requested when the group has scaled up.
-    limit = min(joining.target_size, allowed)
-    fewer = largest_allowed(snapshot.job, limit) if joining.requested_size == allowed else None
-    requested = fewer if fewer and fewer > joining.current_size else allowed
-    if (
-        joining.ready_since is None
-        or join_timeout_left(snapshot, now) > timedelta()
-        or not _schedulability_known(snapshot)
-    ):
+        return snapshot.size.allowed
+    requested = _requested_size(snapshot, joining)
+    waits = joining.ready_since is None or join_timeout_left(snapshot, now) > timedelta()
+    if waits or not _schedulability_known(snapshot):
         return requested
     # An unschedulable worker takes over the node of a higher index. A scheduled worker that does not start caps the size at its index.
     stuck = [pod.index for pod in snapshot.joining if pod.scheduled and pod.issue and not pod.running]
     usable = [pod for pod in snapshot.joining if pod.index not in stuck]
     return largest_scheduled_size(snapshot, usable, min([requested, *stuck]), joining.current_size) or requested
+
+
+def _requested_size(snapshot: Snapshot, joining: Joining) -> int:
+    """Return the size for which workers are requested. Where fewer were requested first, the rest follows the scale-up."""
+    allowed = snapshot.size.allowed
+    if joining.requested_size != allowed:
+        return allowed
+    fewer = largest_allowed(snapshot.job, min(joining.target_size, allowed))
+    return fewer if fewer and fewer > joining.current_size else allowed
 
 
 def allowed_size(snapshot: Snapshot) -> GroupSize:

@@ -51,10 +51,10 @@ class Health:
 
 def health(pods: Sequence[PodView], desired: int) -> Health:
     """Return the state of a group of `desired` workers, of which `pods` exist: that of its least healthy worker."""
-    placed = sum(pod.state is not State.PENDING for pod in pods)
-    started = sum(pod.state in {State.RUNNING, State.SUCCEEDED} for pod in pods)
+    states = [pod.state for pod in pods]
+    placed, started = len(pods) - states.count(State.PENDING), sum(map(states.count, (State.RUNNING, State.SUCCEEDED)))
     scheduled = all_present(pods, desired) and placed == len(pods)
-    waiting = [pod for pod in pods if pod.state in {State.PENDING, State.STARTING}]
+    waiting = [pod for pod, at in zip(pods, states, strict=True) if at in {State.PENDING, State.STARTING}]
     if blocked := [(pod, pod.issue) for pod in waiting if pod.issue]:
         return _blocked(*blocked[0], others=len(blocked) - 1, scheduled=scheduled)
     if not scheduled:

@@ -1,4 +1,4 @@
-"""What is observed of a worker: its pod, as the API server has it, and what its agent reports. Pure data."""
+"""What is observed of a worker: its pod, as the API server has it, and what its agent reports. Pure."""
 
 import signal
 from collections.abc import Mapping
@@ -13,8 +13,6 @@ STOP_DEADLINE_SECONDS = 1
 """The `activeDeadlineSeconds` that stops a pod: its node then terminates the containers with their grace period, and keeps the pod."""
 UNSCHEDULABLE = "Unschedulable"
 """The reason of the condition PodScheduled where the scheduler has found no node for the pod."""
-
-
 SLOW_INIT = timedelta(minutes=5)
 """How long an init container may run before an event reports it: many load data."""
 STOP_SIGNALS = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGTERM")

@@ -1,6 +1,7 @@
 """Compose the transitions of a job: each is a change of the status, with its events. Pure.
 
-A transition holds no actions; the next reconcile acts on the stored status (see `Plan`).
+A transition holds no actions; the next reconcile acts on the stored status (see `Plan`). An update of a condition replaces
+the stored condition, and changes its time only with its status.
 """
 
 from collections.abc import Iterable
@@ -40,7 +41,6 @@ EXPECTED = frozenset(
     {Reason.RESIZED, Reason.NODES_RELEASED, Reason.TEMPLATE_CHANGED, Reason.NO_PYTHON, Reason.AGENT_DISABLED}
 )
 """The reasons of restarts that the user, the agent or the end of an avoidance has caused: nothing has gone wrong."""
-
 ORDER: dict[str, int] = {kind: position for position, kind in enumerate(C)}
 MAX_MESSAGE_LENGTH = 32768
 """The limit of the CRD, in characters. The API server's rejection of a large template can be longer."""

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from dev.benchmarks.agents.credentials import certificate
 from tests.support.fake_api import FakeApi
+from trainyard.controller.bootstrap.assembly import assemble
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.engine.queue_metrics import EngineMetrics
@@ -25,7 +26,7 @@ async def assembled(api: FakeApi, tmp_path: Path) -> Operator:
     certificate(tmp_path)
     settings = Settings(coordinator_url="https://localhost:8443", coordinator_tls=tmp_path, lease_namespace="lab")
     registry = CollectorRegistry()
-    return Operator.assemble(settings, api.session(clock=clock), EngineMetrics(registry, "trainingjob"), registry)
+    return assemble(settings, api.session(clock=clock), EngineMetrics(registry, "trainingjob"), registry)
 
 
 @pytest.mark.parametrize(
