@@ -57,6 +57,6 @@ def _due(certificate: x509.Certificate, now: datetime) -> RenewalReason | None:
 def _names(certificate: x509.Certificate) -> list[str]:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         return []
     return names.get_values_for_type(x509.DNSName)
