@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
+from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
+from trainyard.api.worker_status import WorkerStatus
 from trainyard.domain.actions import Event, Outcome, PodChanges, soonest
 from trainyard.domain.conditions import Clear, ConditionUpdate, SetFalse, SetTrue
 from trainyard.domain.progress import stragglers
