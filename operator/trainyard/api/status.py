@@ -23,6 +23,7 @@ from trainyard.api.internal_status import (
     Succeeded,
 )
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
+from trainyard.api.worker_status import WorkerStatus
 
 MAX_SUSPECT_NODES = 16
 """Nodes that a job remembers. If more of them fail, the nodes are not the cause."""
@@ -162,21 +163,6 @@ class SuspectNode(Model):
     """The reason of the last failure."""
     until: Time
     """When the node is removed from the list."""
-
-
-class WorkerStatus(Model):
-    """A worker that is not healthy."""
-
-    name: str
-    """The pod's name."""
-    node: str | None = None
-    """The node to which the pod is bound."""
-    state: str
-    """Pending, Starting, Failed or Disrupted."""
-    reason: str | None = None
-    """The reason that the scheduler or the node reports, in one word."""
-    message: str | None = None
-    """The reason in a sentence."""
 
 
 class TrainingJobStatus(Model):

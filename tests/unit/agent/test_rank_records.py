@@ -263,7 +263,7 @@ def formed(folder: Path, *groups: tuple[int, int]) -> FormedGroups | None:
         with RankRecords(folder) as made:
             for process, (rank, size) in zip(running, groups, strict=True):
                 write(folder, process.pid, group={"rank": rank, "size": size, "formed": True})
-            made.look(now=True)
+            made.finish()
             return made.formed
     finally:
         for process in running:
@@ -288,7 +288,7 @@ def test_restarted_leader_is_no_second_one(tmp_path: Path) -> None:
         first.kill()
         first.wait()
         write(tmp_path, os.getpid(), group=group)
-        made.look(now=True)
+        made.finish()
         assert made.formed == FormedGroups(2, 1)
 
 
@@ -310,7 +310,23 @@ def test_groups_one_after_the_other_count(tmp_path: Path) -> None:
                 fields = {"rank": rank, "size": 2, "formed": True}
                 write(tmp_path, owner + 1 + rank, owner=owner, isRank=False, group=fields)
             made.look(now=True)
+        made.finish()
         assert made.formed == FormedGroups(2, 2)
+
+
+def test_groups_of_helpers_come_first(tmp_path: Path) -> None:
+    """A helper forms its group before the ranks do: nothing is reported until the groups have stayed the same."""
+    now = 100.0
+    with RankRecords(tmp_path, clock=lambda: now) as made:
+        write(tmp_path, 1, group={"rank": 0, "size": 1, "formed": True})
+        made.look()
+        now += 9
+        write(tmp_path, os.getpid(), group={"rank": 1, "size": 2, "formed": True})
+        made.look()
+        assert made.formed is None
+        now += 10
+        made.look()
+        assert made.formed == FormedGroups(2, 0)
 
 
 def test_helpers_of_ranks_are_no_own_ranks(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from signal import Signals
 from typing import Any, NamedTuple, Optional
@@ -19,6 +19,8 @@ from trainyard_agent.ranks import MAX_PROCESSES
 
 FOLDER_VARIABLE = "TRAINYARD_RANK_RECORDS"
 LOOK_SECONDS = 1.0
+UNCHANGED_SECONDS = 10.0
+"""Groups that have not changed for so long are final: helpers may form theirs before the ranks do."""
 MAX_RECORD_BYTES = 64 * 1024
 MAX_RECORDS = 4 * MAX_PROCESSES
 """So many programs of one attempt are looked at."""
@@ -67,12 +69,14 @@ class FormedGroups(NamedTuple):
 class RankRecords:
     """The records of one attempt."""
 
-    def __init__(self, folder: Path | None, *, runs_ranks: bool = False) -> None:
+    def __init__(
+        self, folder: Path | None, *, runs_ranks: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`folder`: where to make the folder of the records; None: there are none.
 
         `runs_ranks`: the command itself is the program of a rank, so that nothing hides how it exits.
         """
-        self._runs_ranks = runs_ranks
+        self._runs_ranks, self._clock = runs_ranks, clock
         self._folder = folder / "records" if folder is not None else None
         self._records: dict[int, RankRecord] = {}
         self._versions: dict[int, int] = {}
@@ -80,7 +84,9 @@ class RankRecords:
         self._codes: dict[int, tuple[int, float]] = {}
         """The exit codes that the kernel has reported, and when."""
         self._looked_at = float("-inf")
-        self.formed: FormedGroups | None = None
+        self._formed: FormedGroups | None = None
+        self._formed_at = 0.0
+        self._is_over = False
         if self._folder is not None:
             try:
                 self._folder.mkdir(mode=0o700)
@@ -101,13 +107,23 @@ class RankRecords:
 
     def look(self, *, now: bool = False) -> None:
         """Read what is new, once a second at most. `now`: in any case."""
-        time_now = time.monotonic()
+        time_now = self._clock()
         if self._folder is None or (time_now - self._looked_at < LOOK_SECONDS and not now):
             return
         self._looked_at = time_now
         new = self._read_changed(self._folder)
         self._follow_exits(time_now)
-        self._note_groups(new)
+        self._note_groups(new, time_now)
+
+    def finish(self) -> None:
+        """Read what is new, once the command has exited."""
+        self.look(now=True)
+        self._is_over = True
+
+    @property
+    def formed(self) -> FormedGroups | None:
+        """The groups, once they are final."""
+        return self._formed if self._is_over or self._clock() - self._formed_at >= UNCHANGED_SECONDS else None
 
     def failed(self) -> RankRecord | None:
         """Return the rank that failed first, and whose program has not succeeded since then."""
@@ -185,7 +201,7 @@ class RankRecords:
         code, at = self._codes.get(record.pid, (record.code, record.at))
         return record._replace(code=code, at=record.at or at)
 
-    def _note_groups(self, new: set[int]) -> None:
+    def _note_groups(self, new: set[int], now: float) -> None:
         # What has come and gone between two looks counts too; what ended before does not: a restarted rank is no second one.
         there = [
             record.group
@@ -198,7 +214,8 @@ class RankRecords:
         leaders = sum(group.size == size and group.rank == 0 for group in there)
         # Programs that run once for each rank and start their own ranks form their groups one after the other, if they are short.
         seen = FormedGroups(size, max(leaders, len(self._owners_of_leaders(size))))
-        self.formed = seen if self.formed is None else max(self.formed, seen)
+        if self._formed is None or seen > self._formed:
+            self._formed, self._formed_at = seen, now
 
 
 def read_record(path: Path, pid: int) -> RankRecord | None:

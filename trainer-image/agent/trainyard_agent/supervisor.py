@@ -183,7 +183,7 @@ class Supervisor:
 
     def _check_hidden_failure(self, *, fail: bool) -> str | None:
         """Fail this worker, or return its termination message, where a rank failed under the command that succeeded."""
-        self._records.look(now=True)
+        self._records.finish()
         failed = self._records.failed()
         if failed is None or failed.code is None:
             return None

@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus, WorkerStatus
+from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
+from trainyard.api.worker_status import WorkerStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, PodChanges, SetFalse, SetTrue, soonest
 from trainyard.domain.progress import hang_detection, stack_requests, stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.jobs import NOW, Scene, because, condition, job, summarize, worker
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus, WorkerStatus
+from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus
+from trainyard.api.worker_status import WorkerStatus
 from trainyard.domain.plan import plan
 from trainyard.domain.state.worker_views import PodIssue
 
