@@ -24,7 +24,7 @@ from trainyard.api.internal_status import (
 from trainyard.api.job_conditions import (
     MAX_SUMMARY_LENGTH,
     Condition as Condition,  # noqa: PLC0414 - a part of the status, imported from here by all
-    ConditionType as ConditionType,  # noqa: PLC0414 - likewise
+    ConditionType as ConditionType,  # noqa: PLC0414 - the same
     summary,
 )
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
