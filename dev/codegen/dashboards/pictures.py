@@ -33,6 +33,8 @@ LINES: Final = 8
 """Most series that get a legend."""
 LEGEND_ROWS: Final = 2.2
 """Rows below a panel's lines, for the clock and a legend of up to eight series in three columns."""
+LONGEST_NAME: Final = 36
+"""Characters of a legend's text."""
 MARK_SECONDS: Final = 15.0
 """Marks closer than this are one mark."""
 TIMED: Final = frozenset({Kind.LINES, Kind.STATES, Kind.BY_RANK})
@@ -44,8 +46,6 @@ def text(value: float, unit: str) -> str:
     """Format a number for people."""
     if unit == COUNT:
         return f"{value:,.0f}"
-    if unit.startswith("suffix:"):
-        return f"{value:.3g} {unit.partition(':')[2].strip()}"
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
     if unit == "s" and value:
@@ -53,6 +53,8 @@ def text(value: float, unit: str) -> str:
             f"{value / 60:.3g} min" if value >= 120 else f"{value:.3g} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
         )
     size, prefix = next(((size, prefix) for size, prefix in PREFIXES if abs(value) >= size), (1.0, ""))
+    if unit.startswith("suffix:"):
+        return f"{value / size:.3g}{prefix} {unit.partition(':')[2].strip()}"
     short = {"s": " s", "bytes": "B", "binBps": "B/s", "h": " h", "ops": "/s", "reqps": "/s", "cpm": "/min"}.get(
         unit, ""
     )
@@ -83,8 +85,11 @@ def draw(board: Board, asked: Asked, file: Path) -> None:
             axes.set_title(panel.title, fontsize=9, loc="left")
             found = [(query, each) for query in panel.queries for each in asked.series(panel, query)]
             _KINDS[panel.kind](axes, panel, [each for _, each in found])
-            if panel.kind in TIMED:
+            if panel.kind in TIMED and found:
                 _draw_marks(axes, marks)
+            elif panel.kind in TIMED:
+                axes.set(xticks=[], yticks=[])
+                axes.text(0.5, 0.5, "no data", ha="center", va="center", transform=axes.transAxes)
     figure.savefig(file)
     plt.close(figure)
 
@@ -100,11 +105,22 @@ def _lines(axes: Any, panel: Panel, series: list[Series]) -> None:
     highest = max((value for each in series for _, value in each.points), default=0.0)
     if panel.bottom is not None:
         # A line of zeros lies at the bottom, not in the middle.
-        axes.set_ylim(bottom=panel.bottom, top=panel.top or (None if highest > 0 else 1.0))
+        axes.set_ylim(
+            bottom=panel.bottom, top=panel.top or (1.0 if not highest else None if panel.stacked else 1.05 * highest)
+        )
     if panel.unit == COUNT:
         axes.yaxis.set_major_locator(mpl.ticker.MaxNLocator(nbins=5, integer=True))
     if 0 < len(series) <= LINES:
-        axes.legend(fontsize=6, loc="upper left", bbox_to_anchor=(0.0, -0.14), ncol=3, frameon=False, borderaxespad=0.0)
+        names = [shortened(each.name) for each in series]
+        axes.legend(
+            *(axes.get_legend_handles_labels()[0], names),
+            fontsize=6,
+            loc="upper left",
+            bbox_to_anchor=(0.0, -0.14),
+            ncol=3 if max(map(len, names)) <= LONGEST_NAME // 2 else 2,
+            frameon=False,
+            borderaxespad=0.0,
+        )
     axes.yaxis.set_major_formatter(lambda value, _: text(value, panel.unit))
     _clock(axes)
 
@@ -112,6 +128,12 @@ def _lines(axes: Any, panel: Panel, series: list[Series]) -> None:
 def starts(moments: list[float], apart: float = MARK_SECONDS) -> list[float]:
     """Return the first moment of each run of moments: a counter's increase is seen for a minute."""
     return [at for before, at in zip([float("-inf"), *moments], moments, strict=False) if at - before > apart]
+
+
+def shortened(name: str) -> str:
+    """Return a legend's text without its middle, where it is too long: the end of a pod's name is its own."""
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _draw_marks(axes: Any, marks: list[tuple[float, str]]) -> None:

@@ -7,14 +7,13 @@ from pydantic import ValidationError
 
 from tests.support.jobs import condition
 from trainyard.api.internal_status import InternalStatus
+from trainyard.api.job_conditions import SUMMARY_LENGTH, summary
 from trainyard.api.status import (
-    SUMMARY_LENGTH,
     Condition,
     ConditionType as C,
     Phase,
     StatusChanges,
     TrainingJobStatus,
-    summary,
 )
 
 

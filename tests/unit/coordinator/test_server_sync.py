@@ -12,7 +12,7 @@ from tests.support.jobs import NOW, UID, condition
 from tests.support.running_coordinator import RunningCoordinator
 from tests.support.waiting import until
 from trainyard.api.agent_protocol import SYNC_PATH, AgentState, StopProgress
-from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous, StackDump
+from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous
 from trainyard.api.status import ConditionType as C, LastFailure
 from trainyard.coordinator import listener, server
 from trainyard.domain.state.worker_views import AgentView
@@ -83,34 +83,6 @@ async def test_all_workers_learn_of_a_hang(coordinator: RunningCoordinator) -> N
     waits = await held(coordinator, RUNNING)
     decide(coordinator, attempt=2, group=Group(created_in_attempt=1), last_failure=hung)
     assert (await waits)[1] == {"attempt": 2, "run": False, "environment": {}, "hung": True}
-
-
-async def test_agents_receive_each_request_for_stacks_once(coordinator: RunningCoordinator) -> None:
-    waits = await held(coordinator, RUNNING | {"stacks": ""})
-    decide(coordinator, stack_dump=StackDump(request="monday", attempt=1))
-    assert (await waits)[1]["stacks"] == "monday"
-    met = await held(coordinator, RUNNING | {"stacks": "monday"})
-    decide(coordinator)
-    await asyncio.sleep(0.05)
-    assert not met.done()
-    decide(coordinator, attempt=2, group=Group(created_in_attempt=1))
-    assert "stacks" not in (await met)[1], "the ranks of a later attempt were not asked"
-
-
-async def test_older_agent_receives_no_request_for_stacks(coordinator: RunningCoordinator) -> None:
-    waits = await held(coordinator, RUNNING)
-    decide(coordinator, stack_dump=StackDump(request="monday", attempt=1))
-    await asyncio.sleep(0.05)
-    assert not waits.done()
-    decide(coordinator, attempt=2, group=Group(created_in_attempt=1))
-    await waits
-
-
-async def test_idle_ranks_are_known_at_once(coordinator: RunningCoordinator) -> None:
-    waits = await held(coordinator, RUNNING | {"stacks": "", "idle": True})
-    assert coordinator.agent_registry.of(UID, [POD])[POD].idle
-    decide(coordinator, attempt=2, group=Group(created_in_attempt=1))
-    await waits
 
 
 async def test_environment_describes_the_existing_group(coordinator: RunningCoordinator) -> None:
