@@ -18,7 +18,8 @@ from tests.unit.agent.rank_scripts import WARM_START_OFF
 from tests.unit.agent.worker_environment import AGENT_SOURCE
 from trainyard.domain.state.termination import Kind
 from trainyard_agent import processes
-from trainyard_agent.rank_records import FormedGroups, RankRecord, RankRecords, read_record
+from trainyard_agent.rank_record_file import RankRecord, read_record
+from trainyard_agent.rank_records import FormedGroups, RankRecords
 
 ONE_RANK = {
     "TRAINYARD_REPLICA_INDEX": "1",

@@ -6,55 +6,25 @@ reports them through a pidfd (Linux 6.15 and newer), and counts. Elsewhere, what
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from signal import Signals
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple
 
 from trainyard_agent import processes
+from trainyard_agent.rank_record_file import Membership, RankRecord, read_record
 from trainyard_agent.ranks import MAX_PROCESSES
 
 FOLDER_VARIABLE = "TRAINYARD_RANK_RECORDS"
 LOOK_SECONDS = 1.0
 UNCHANGED_SECONDS = 10.0
 """Groups that have not changed for so long are final: helpers may form theirs before the ranks do."""
-MAX_RECORD_BYTES = 64 * 1024
 MAX_RECORDS = 4 * MAX_PROCESSES
 """So many programs of one attempt are looked at."""
-MAX_NUMBER = 2**31
 ON_REQUEST = frozenset({128 + number for number in (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP)})
 """The exit codes of processes that somebody has asked to exit: a launcher that stops the others, or a script that stops a server."""
-
-
-class Membership(NamedTuple):
-    """The largest process group of a process."""
-
-    rank: int
-    size: int
-    formed: bool
-    """Whether the group was formed, and not only tried."""
-
-
-class RankRecord(NamedTuple):
-    """What a process has recorded, and what the kernel knows of its exit."""
-
-    pid: int
-    rank: Optional[int]  # noqa: UP045 - Python 3.9
-    """The rank that it was given; None where that has no number."""
-    is_rank: bool
-    """Whether it was given a rank itself, and is no helper of a process with the same rank."""
-    owner: int
-    """The PID of the process that was given the rank: itself, or the one that has started it."""
-    program: str
-    code: Optional[int] = None  # noqa: UP045 - Python 3.9
-    text: str = ""
-    """The traceback that has ended it."""
-    at: float = 0.0
-    """When it exited, by the monotonic clock."""
-    group: Optional[Membership] = None  # noqa: UP045 - Python 3.9
 
 
 class FormedGroups(NamedTuple):
@@ -216,39 +186,3 @@ class RankRecords:
         seen = FormedGroups(size, max(leaders, len(self._owners_of_leaders(size))))
         if self._formed is None or seen > self._formed:
             self._formed, self._formed_at = seen, now
-
-
-def read_record(path: Path, pid: int) -> RankRecord | None:
-    """Return what a process has recorded; None where that is malformed: programs may write anything there."""
-    try:
-        fields = json.loads(path.read_bytes()[:MAX_RECORD_BYTES])
-        return _record(fields, pid)
-    except (AttributeError, OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-
-
-def _record(fields: Mapping[str, Any], pid: int) -> RankRecord:
-    """Raises AttributeError, KeyError, TypeError and ValueError."""
-    group = fields.get("group")
-    code = fields.get("code")
-    return RankRecord(
-        pid,
-        None if fields["rank"] is None else _number(fields["rank"], MAX_NUMBER),
-        fields["isRank"] is True,
-        _number(fields["owner"], MAX_NUMBER),
-        str(fields.get("program", "")),
-        None if code is None else _number(code, 255),
-        str(fields.get("text", "")),
-        float(fields.get("at", 0.0)),
-        None
-        if group is None
-        else Membership(
-            _number(group["rank"], MAX_NUMBER), _number(group["size"], MAX_NUMBER), group["formed"] is True
-        ),
-    )
-
-
-def _number(value: object, most: int) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"not an integer from 0 to {most}: {value!r}")
-    return value
