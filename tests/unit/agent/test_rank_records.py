@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.polling import until
 from tests.unit.agent.agent_process import AgentProcess
+from tests.unit.agent.fake_operator import FakeOperator, credentials
 from tests.unit.agent.rank_scripts import WARM_START_OFF
 from tests.unit.agent.worker_environment import AGENT_SOURCE
 from trainyard.domain.state.termination import Kind
@@ -413,3 +414,14 @@ if __name__ == "__main__":
 def test_record_is_json_whatever_it_holds(tmp_path: Path) -> None:
     recorded = record_of(tmp_path, r"raise ValueError('a \"quoted\" \\ text\x01\n\udcff ü')")
     assert 'ValueError: a "quoted" \\ text\x01\n' in recorded["text"]
+
+
+def test_groups_are_reported_when_the_command_ends(program: Path, folder: Path, operator: FakeOperator) -> None:
+    fake_torch(folder)
+    (folder / "train.py").write_text(
+        "import torch.distributed as dist; dist.init_process_group('gloo', rank=0, world_size=1)"
+    )
+    variables = {**ONE_RANK, **credentials(folder, operator.port), "PYTHONPATH": str(folder)}
+    run = AgentProcess(program, folder, "--", PYTHON, "train.py", **variables)
+    assert run.wait()[0] == 0
+    assert operator.reports[-1:] == [{"attempt": 1, "ranks": {}, "groups": {"size": 1, "leaders": 1}}]
