@@ -5,11 +5,12 @@ from typing import Any
 from tests.cluster.kube import Json, Kube, job, main_container
 
 JOIN = """
-import sys, torch, torch.distributed as dist
+import sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.ones(1)
 dist.all_reduce(total)
 print(f"one of {int(total)}", flush=True)
+if "wait" in sys.argv: time.sleep(15)
 if "fail" in sys.argv and dist.get_rank() == 1: raise ValueError("boom")
 dist.destroy_process_group()
 """
@@ -61,7 +62,7 @@ def test_pipeline_that_hides_a_failure_is_reported(kube: Kube) -> None:
     status = kube.wait_phase("job", "Complete", 90)
     message = warning(kube, "FailureHidden")
     assert "worker 1 (pod job-worker-1-1" in message
-    assert "rank 1 exited with code 1: ValueError: boom (at train.py:7 in <module>)" in message
+    assert "rank 1 exited with code 1: ValueError: boom (at train.py:8 in <module>)" in message
     assert "set -o pipefail" in message
     assert (status["attempt"], warning(kube, "GroupSplit")) == (1, "")
 
@@ -77,7 +78,7 @@ def test_strict_mode_fails_the_job(kube: Kube) -> None:
 
 
 def test_two_groups_of_one_are_reported(kube: Kube) -> None:
-    kube.apply(training("RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost python3 train.py"))
+    kube.apply(training("RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost python3 train.py wait"))
     kube.wait_phase("job", "Complete", 90)
     message = warning(kube, "GroupSplit")
     assert message.startswith("2 groups of 1 rank train beside each other; expected was one group of 2 ranks")
