@@ -1,4 +1,4 @@
-"""Ranks that wait for each other and report no progress: the job says so."""
+"""Ranks that wait for each other and report no progress: the job says so, and shows their stacks."""
 
 from tests.cluster.kube import Json, Kube, job, main_container
 
@@ -24,14 +24,19 @@ def logs(kube: Kube) -> str:
     return kube.run("logs", "-l", "trainyard.dev/job-name=job", "--prefix", "--tail=-1")
 
 
-def test_stuck_ranks_are_suspected(kube: Kube) -> None:
+def test_stuck_ranks_are_suspected_and_show_their_stacks(kube: Kube) -> None:
     kube.apply(stuck())
     kube.until(lambda: logs(kube).count("stuck") == 2, 120, "both ranks to be stuck")
     kube.run("annotate", "tj", "job", "trainyard.dev/dump-stacks=first")
-    kube.until(lambda: "StacksRequested" in kube.run("get", "events"), 30, "the event")
+    kube.until(
+        lambda: logs(kube).count("stacks were requested; stacks follow ranks=0 programs=1") == 2, 60, "stacks of both"
+    )
+    assert logs(kube).count("in all_reduce") >= 2
+    assert "StacksRequested" in kube.run("get", "events")
     kube.until(
         lambda: kube.condition("job", "HangSuspected").get("status") == "True", 4 * SECONDS + 60, "the suspicion"
     )
     status = kube.status("job")
     assert (status["reason"], status["attempt"]) == ("RanksIdle", 1)
+    assert "no rank does anything; stacks follow ranks=0 programs=1" in logs(kube)
     assert "RanksIdle" in kube.run("get", "tj", "job")

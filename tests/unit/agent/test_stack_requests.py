@@ -53,6 +53,20 @@ def test_requested_stacks_are_in_the_log(folder: Path, program: Path, operator: 
     assert "rank 2: stacks of all threads" in log
 
 
+def test_program_without_a_rank_writes_its_stacks(folder: Path, program: Path, operator: FakeOperator) -> None:
+    script = "import threading\ndef all_reduce(): threading.Event().wait()\nopen('started', 'w')\nall_reduce()"
+    command = [sys.executable, str(program), "--once", "--", sys.executable, "-c", script]
+    variables = {**os.environ, **WORKER_VARIABLES, **credentials(folder, operator.port)}
+    with subprocess.Popen(command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True) as process:
+        until((folder / "started").exists, 60, "the program to run")
+        operator.orders = {"attempt": 1, "run": True, "environment": {}, "stacks": "now"}
+        poll_with(operator, "stacks", value="now")
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert "stacks were requested; stacks follow ranks=0 programs=1" in log
+    assert log.count("in all_reduce") == 1
+
+
 def test_rank_without_python_is_described(folder: Path, program: Path, operator: FakeOperator) -> None:
     script = folder / "wait.sh"
     script.write_text("echo yes > started; sleep 600; exit 0")

@@ -90,17 +90,24 @@ class HangDiagnosis:
         self._await_records(at, recorded=recorded)
 
     def log_running_ranks(self, why: str) -> None:
-        """Log where each rank is. The ranks go on. `why`: the reason, which heads the lines."""
+        """Log where each rank is; where none is known, where each program is. They go on. `why`: the reason, which heads the lines."""
         self._progress.forget_traces()
-        self._group.ask(trainyard_stacks.signal_number())
-        self._wait_until(time.monotonic() + ASK_SECONDS)
-        texts = self._progress.traces()
-        self._log(f"{why}; stacks follow ranks={len(texts)}")
-        for rank, text in sorted(texts.items()):
-            self._log(f"rank {rank}: stacks of all threads, the last call first\n{text.strip()}")
+        self._ask_to_write(trainyard_stacks.signal_number())
+        texts, programs = self._progress.traces(), dict[int, str]()
+        if not texts and self._progress.launcher:
+            self._ask_to_write(trainyard_stacks.program_signal_number())
+            programs = self._progress.program_traces()
+        self._log(f"{why}; stacks follow ranks={len(texts)}" + (f" programs={len(programs)}" if programs else ""))
+        for what, found in (("rank", texts), ("process", programs)):
+            for number, text in sorted(found.items()):
+                self._log(f"{what} {number}: stacks of all threads, the last call first\n{text.strip()}")
         for rank, pid in sorted(self._group.pids.items()):
             if rank not in texts and not self._progress.launcher:
                 self._log(f"rank {rank}: no Python stack; process {pid} {processes.describe_wait(pid)}")
+
+    def _ask_to_write(self, number: int) -> None:
+        self._group.ask(number)
+        self._wait_until(time.monotonic() + ASK_SECONDS)
 
     def _ask_stacks(self, reporter: Reporter | None) -> dict[int, str]:
         """Return what the ranks write of where they are. The operator gets the same of all workers, and finds the outlier.

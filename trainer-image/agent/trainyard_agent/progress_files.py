@@ -133,11 +133,18 @@ class Progress:
         texts = {rank: self._tail(f"{rank}{trainyard_stacks.SUFFIX}") for rank in self._files(trainyard_stacks.SUFFIX)}
         return {rank: text for rank, text in texts.items() if text}
 
+    def program_traces(self) -> dict[int, str]:
+        """Return the same of programs without a rank, by their process ID."""
+        prefix, suffix = trainyard_stacks.PROGRAM_PREFIX, trainyard_stacks.SUFFIX
+        texts = {pid: self._tail(f"{prefix}{pid}{suffix}") for pid in self._files(suffix, prefix)}
+        return {pid: text for pid, text in texts.items() if text}
+
     def forget_traces(self) -> None:
-        """Empty the files in which the ranks write their stacks on request."""
-        for rank in self._files(trainyard_stacks.SUFFIX):
-            with contextlib.suppress(OSError):
-                os.truncate(f"{self._folder}/{rank}{trainyard_stacks.SUFFIX}", 0)
+        """Empty the files in which ranks and programs write their stacks on request."""
+        for prefix in ("", trainyard_stacks.PROGRAM_PREFIX):
+            for number in self._files(trainyard_stacks.SUFFIX, prefix):
+                with contextlib.suppress(OSError):
+                    os.truncate(f"{self._folder}/{prefix}{number}{trainyard_stacks.SUFFIX}", 0)
 
     def blocked(self, answered: Container[int]) -> dict[int, str]:
         """Return why those ranks write no stack that cannot: `stopped` or `uninterruptible`. `answered`: those that do."""
@@ -154,13 +161,17 @@ class Progress:
         """Return the ranks of which there are files."""
         return self._files("")
 
-    def _files(self, suffix: str) -> list[int]:
-        """Return the ranks that have a file with this suffix."""
+    def _files(self, suffix: str, prefix: str = "") -> list[int]:
+        """Return the ranks, or the processes, that have a file with this suffix."""
         try:
             names = [file.name for file in self._folder.iterdir()] if self._folder is not None else []
         except OSError:
             return []
-        ranks = [name[: len(name) - len(suffix)] for name in names if name.endswith(suffix)]
+        ranks = [
+            name[len(prefix) : len(name) - len(suffix)]
+            for name in names
+            if name.startswith(prefix) and name.endswith(suffix)
+        ]
         return sorted(int(rank) for rank in ranks if rank.isascii() and rank.isdecimal() and len(rank) < 10)
 
     def _tail(self, name: str) -> str:
