@@ -38,5 +38,5 @@ def test_stuck_ranks_are_suspected_and_show_their_stacks(kube: Kube) -> None:
     )
     status = kube.status("job")
     assert (status["reason"], status["attempt"]) == ("RanksIdle", 1)
-    assert "no rank does anything; stacks follow ranks=0 programs=1" in logs(kube)
+    kube.until(lambda: "no rank does anything; stacks follow ranks=0 programs=1" in logs(kube), 30, "the stacks")
     assert "RanksIdle" in kube.run("get", "tj", "job")
