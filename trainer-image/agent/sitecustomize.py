@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROCESS"
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
 LIBRARIES = ("trainyard_agent.report", "trainyard_torch")
+FRAMEWORKS = ("torch", "jax", "tensorflow", "paddle", "mindspore")
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 IDENTITY_VARIABLES = (*RANK_VARIABLES, "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 """A launcher gives its ranks other values of these than it has itself. A helper of a rank inherits them all."""
@@ -30,12 +31,20 @@ TEXT_CHARACTERS = 4096
 """Of a traceback, the end."""
 
 
-class TrackedExit(SystemExit):
-    """A SystemExit whose end can be watched: it has left the program only if no frame of Python is left when it ends."""
+class ExitMark:
+    """Lives in a SystemExit, to notice its end: it has left the program only if no frame of Python is left when it ends.
 
+    The exception itself stays a plain SystemExit: threading compares its type, and multiprocessing pickles it.
+    """
 
-TrackedExit.__name__ = TrackedExit.__qualname__ = "SystemExit"
-TrackedExit.__module__ = "builtins"
+    def __init__(self, ended: Callable[[], object]) -> None:
+        self._ended = ended
+
+    def __del__(self) -> None:
+        self._ended()
+
+    def __reduce__(self) -> Any:  # type: ignore[explicit-override]  # no typing_extensions here
+        return type(None), ()  # A copy, in whatever process, marks nothing.
 
 
 class Observer:
@@ -50,7 +59,8 @@ class Observer:
         self.is_rank = not self.is_helper and any(os.environ.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK"))
         if not self.is_helper:
             os.environ[OWNER_VARIABLE] = f"{self.pid}:{identity}"
-        self.fields: dict[str, Any] = {"isRank": self.is_rank}
+        starter = int(owner) if owner.isdecimal() and owner != str(self.pid) else None
+        self.fields: dict[str, Any] = {"isRank": self.is_rank, "startedBy": starter}
 
     def record(self, **fields: Any) -> None:
         """Add these fields to the record of this process, which may be a fork of the one that was started."""
@@ -73,7 +83,9 @@ class Observer:
         """Record the exit code of a rank, and the text of the traceback that ends it. Who reports progress is one, too."""
         trains = self.is_rank or any(name in sys.modules for name in LIBRARIES)
         if trains and os.getpid() == self.pid:
-            self.record(isRank=True, program=program(), code=code, text=text[-TEXT_CHARACTERS:], at=time.monotonic())
+            name, found = program(), any(each in sys.modules for each in (*LIBRARIES, *FRAMEWORKS))
+            fields = {"trains": found and name != "-c", "text": text[-TEXT_CHARACTERS:], "at": time.monotonic()}
+            self.record(isRank=True, program=name, code=code, **fields)
 
     def record_group(self, rank: int, size: int, *, formed: bool) -> None:
         """Record the largest group of which this process is a part, or was to be a part."""
@@ -83,47 +95,81 @@ class Observer:
             self.record(group={"rank": rank, "size": size, "formed": formed})
 
 
-def watch_exit(observer: Observer) -> None:
-    """Record how this process exits: by an exception, by sys.exit, or at its end.
+class ExitWatch:
+    """Records how this process exits: by an exception, by sys.exit, or at its end.
 
     A process that a signal kills records nothing. `raise SystemExit(1)` counts as an end: only the kernel knows better.
     """
-    main_thread, shown = get_ident(), sys.excepthook
-    code, recorded = 0, False
-    kept: list[Any] = []
-    """A reference to the last SystemExit, while that exists."""
 
-    def ended(status: int) -> None:
-        nonlocal code
-        kept.clear()
-        if sys._getframe(1).f_back is None:  # noqa: SLF001 - inspect takes its time to import
-            code = status
+    def __init__(self, observer: Observer) -> None:
+        self._observer, self._main_thread, self._shown = observer, get_ident(), sys.excepthook
+        self._code, self._recorded = 0, False
+        self._kept: list[Any] = []
+        """A reference to the mark of the last SystemExit, while that exists."""
 
-    def leave(status: object = None) -> NoReturn:
-        raise tracked(status)
+    def install(self) -> None:
+        """Watch from now on."""
 
-    def tracked(status: object) -> SystemExit:
-        made = TrackedExit(status)
-        number = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
-        if get_ident() == main_thread:
-            kept[:] = [ref(made, lambda _: ended(number))]
+        def leave(status: object = None, /) -> NoReturn:
+            # No variable here may hold the exception, whose traceback holds this frame.
+            raise self._tracked(status)
+
+        leave.__name__ = leave.__qualname__ = "exit"
+        sys.exit, sys.excepthook = leave, self._excepthook
+        atexit.register(self._at_exit)
+
+    def _tracked(self, status: object) -> SystemExit:
+        made = exit_exception(status)
+        quietly(self._mark, made, exit_code(made))
         return made
 
-    def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        nonlocal recorded
-        recorded = True
+    def _mark(self, made: SystemExit, number: int) -> None:
+        if get_ident() == self._main_thread:
+            made.__dict__["_trainyard_mark"] = set_mark = ExitMark(lambda: self._ended(number))
+            self._kept[:] = [ref(set_mark)]
+
+    def _ended(self, number: int) -> None:
+        self._kept.clear()
+        # The frames of the mark and of the lambda are the only ones.
+        if sys._getframe(2).f_back is None:  # noqa: SLF001 - inspect takes its time to import
+            self._code = number
+
+    def _excepthook(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        # Python sets `last_value` to what ends the program. A program may also have the hook print what it has caught.
+        if getattr(sys, "last_value", None) is error:
+            quietly(self._record_last, kind, error, trace)
+        self._shown(kind, error, trace)
+
+    def _record_last(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        self._recorded = True
         # It exits on request. Python keeps a note of it, which is lost where an import evaluates text.
         if not issubclass(kind, KeyboardInterrupt):
-            quietly(record_exception, observer, kind, error, trace)
-        shown(kind, error, trace)
+            record_exception(self._observer, kind, error, trace)
 
-    def at_exit() -> None:
+    def _at_exit(self) -> None:
         # While the exception of sys.exit exists, it is not known whether the program has caught it.
-        if not (recorded or kept):
-            quietly(observer.record_exit, code)
+        if self._recorded or self._kept:
+            return
+        # Another hook may have come in the place of this one, as that of `rich` does.
+        error = getattr(sys, "last_value", None)
+        if error is not None:
+            quietly(self._record_last, type(error), error, error.__traceback__)
+        else:
+            quietly(self._observer.record_exit, self._code)
 
-    sys.exit, sys.excepthook = leave, excepthook
-    atexit.register(at_exit)
+
+def exit_exception(status: object) -> SystemExit:
+    """Return the exception that sys.exit raises: an exception of this kind is raised itself."""
+    if isinstance(status, SystemExit):
+        return status
+    return SystemExit() if status is None else SystemExit(status)
+
+
+def exit_code(made: SystemExit) -> int:
+    """Return the exit code of a process that ends by this exception."""
+    if made.code is None:
+        return 0
+    return made.code & 0xFF if isinstance(made.code, int) else 1
 
 
 def record_exception(observer: Observer, kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -219,7 +265,7 @@ def observe() -> None:
     if os.environ.get(FOLDER_VARIABLE) and not observer.is_helper:
         if observer.is_rank:
             observer.record(program=program())
-        watch_exit(observer)
+        ExitWatch(observer).install()
 
 
 def program() -> str:

@@ -82,6 +82,10 @@ def record_of(folder: Path, script: str, *arguments: str, **environment: str) ->
         ("import sys; sys.exit('no data')", 1),
         ("raise ValueError('boom')", 1),
         ("raise KeyboardInterrupt", None),
+        ("import sys\ntry: 1 / 0\nexcept ZeroDivisionError: sys.excepthook(*sys.exc_info())", 0),
+        ("import sys; sys.excepthook = print; raise ValueError('boom')", 1),
+        ("import sys; shown = sys.excepthook; sys.excepthook = lambda *it: shown(*it); raise ValueError('boom')", 1),
+        ("import sys; sys.excepthook = print; raise KeyboardInterrupt", None),
         (CAUGHT, 0),
         (NEVER_FORGOTTEN, None),
         ("import os; os._exit(5)", None),
@@ -89,6 +93,34 @@ def record_of(folder: Path, script: str, *arguments: str, **environment: str) ->
 )
 def test_exit_code_of_a_rank(tmp_path: Path, script: str, code: int | None) -> None:
     assert record_of(tmp_path, script).get("code") == code
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("import sys\ntry: sys.exit(0)\nexcept SystemExit as error: sys.exit(error)", 0),
+        ("import sys; sys.exit(SystemExit(5))", 5),
+        ("import sys; sys.exit(type('Stop', (SystemExit,), {})(4))", 4),
+        (
+            "import pickle, sys\ntry: sys.exit(3)\nexcept SystemExit as error: sys.exit(pickle.loads(pickle.dumps(error)))",
+            3,
+        ),
+        ("import sys\ntry: sys.exit(3)\nexcept BaseException as error: assert type(error) is SystemExit", 0),
+        ("import sys, threading as t; made = t.Thread(target=sys.exit, args=(3,)); made.start(); made.join()", 0),
+    ],
+)
+def test_exits_are_those_of_python(tmp_path: Path, script: str, code: int) -> None:
+    """With the agent a program exits as it does without."""
+    (tmp_path / "records").mkdir()
+    variables = {"RANK": "1", "PYTHONPATH": str(AGENT_SOURCE), "TRAINYARD_RANK_RECORDS": str(tmp_path / "records")}
+    made = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **variables},
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    assert (made.returncode, made.stderr) == (code, b"")
 
 
 def test_traceback_is_recorded(tmp_path: Path) -> None:
@@ -212,6 +244,9 @@ def failed_after(folder: Path, *exits: dict[str, Any]) -> RankRecord | None:
         ([{"code": 143}, {"code": 130}], None),
         ([{"code": 143}, {"code": 137, "rank": 1}], 137),
         ([{"code": 3, "isRank": False}], None),
+        ([{"code": 3, "program": "-c"}, {"code": 0, "trains": True}], None),
+        ([{"code": 3, "program": "-c"}, {"code": 4, "trains": True}], 3),
+        ([{"code": 3, "trains": True}, {"code": 0, "program": "report.py"}], 3),
         ([{"code": 300}], None),
         ([{"code": "3"}], None),
     ],
@@ -256,6 +291,19 @@ def test_kernel_counts_more_than_the_record(tmp_path: Path) -> None:
         found = made.failed()
     assert found is not None
     assert (found.code, found.at) == (137, 5.0)
+
+
+def test_programs_that_have_ended_keep_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel before 6.15 does not tell how they exited. A script may run thousands."""
+    monkeypatch.setattr(processes, "PIDFD_GET_INFO", 0)
+    with RankRecords(tmp_path) as made:
+        before = len([*Path("/proc/self/fd").iterdir()])
+        for _ in range(5):
+            with subprocess.Popen(["sleep", "0.1"]) as program:
+                write(tmp_path, program.pid)
+                made.look(now=True)
+            made.look(now=True)
+        assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def formed(folder: Path, *groups: tuple[int, int]) -> FormedGroups | None:
@@ -307,7 +355,7 @@ def test_groups_one_after_the_other_count(tmp_path: Path) -> None:
     """Of two commands that each start their own ranks; the processes have ended when the next ones start."""
     with RankRecords(tmp_path) as made:
         for owner in (2**22, 2**22 + 10):
-            write(tmp_path, owner)
+            write(tmp_path, owner, rank=int(owner > 2**22))
             for rank in (0, 1):
                 fields = {"rank": rank, "size": 2, "formed": True}
                 write(tmp_path, owner + 1 + rank, owner=owner, isRank=False, group=fields)
@@ -331,6 +379,31 @@ def test_groups_of_helpers_come_first(tmp_path: Path) -> None:
         assert made.formed == FormedGroups(2, 0)
 
 
+def test_stages_of_a_script_are_no_own_ranks(tmp_path: Path) -> None:
+    """Each starts its ranks after the stage before has ended, or starts again after a failure."""
+    with RankRecords(tmp_path) as made:
+        for owner in (2**22, 2**22 + 10):
+            write(tmp_path, owner, rank=1)
+            for rank in (0, 1):
+                fields = {"rank": rank, "size": 2, "formed": True}
+                write(tmp_path, owner + 1 + rank, owner=owner, isRank=False, group=fields)
+            made.look(now=True)
+            write(tmp_path, owner, rank=1, code=0, at=float(owner))
+        made.finish()
+        assert (made.formed, made.starts_own_ranks) == (FormedGroups(2, 1), False)
+
+
+def test_checkpoint_process_of_a_rank_leads_no_group(tmp_path: Path) -> None:
+    """torch.distributed.checkpoint.async_save starts one beside each rank, which form a group of the same ranks and size."""
+    group = {"rank": 0, "size": 2, "formed": True}
+    with RankRecords(tmp_path) as made, subprocess.Popen(["sleep", "60"]) as helper:
+        write(tmp_path, os.getpid(), group=group)
+        write(tmp_path, helper.pid, owner=os.getpid(), isRank=False, group=group)
+        made.finish()
+        helper.kill()
+        assert made.formed == FormedGroups(2, 1)
+
+
 def test_helpers_of_ranks_are_no_own_ranks(tmp_path: Path) -> None:
     with RankRecords(tmp_path) as made:
         for pid, rank in ((10, 0), (20, 1)):
@@ -346,6 +419,13 @@ HIDING = [
     f"{PYTHON} train.py || true",
     f"env LOCAL_RANK=0 RANK=1 TORCHELASTIC_RUN_ID=x {PYTHON} train.py; exit 0",
 ]
+
+
+EVALUATES = """
+import os, subprocess, sys
+os.environ["WORLD_SIZE"] = "1"
+subprocess.run([sys.executable, "-c", "import sys; sys.exit(4)"], env={**os.environ, "RANK": "0"})
+"""
 
 
 def shell_run(program: Path, folder: Path, script: str, train: str, **environment: str) -> AgentProcess:
@@ -381,9 +461,18 @@ def test_hidden_failure_fails_in_strict_mode(program: Path, tmp_path: Path, scri
             "import os, sys\nif not os.path.exists('x'): open('x', 'w'); sys.exit(3)",
         ),
         (f"{PYTHON} train.py & sleep 1; kill $!; wait; exit 0", "import time; time.sleep(60)"),
+        (f"{PYTHON} train.py; exit $?", EVALUATES),
+        (f"{PYTHON} train.py; exit $?", EVALUATES.replace("env={", "env={**os.environ} or {")),
+        (f"{PYTHON} -c 'import apex' || echo install; {PYTHON} train.py", "import torch"),
+        (f"{PYTHON} -m pip show apex >/dev/null 2>&1 || echo install; {PYTHON} train.py", "import torch"),
+        (
+            f"{PYTHON} -c 'import time; time.sleep(60)' & sleep 1.5; {PYTHON} train.py; kill -9 $!; wait; exit 0",
+            "import torch",
+        ),
     ],
 )
 def test_healthy_scripts_report_nothing(program: Path, tmp_path: Path, script: str, train: str) -> None:
+    fake_torch(tmp_path)
     run = shell_run(program, tmp_path, script, train)
     assert (run.wait()[0], run.message) == (0, "")
 

@@ -37,6 +37,10 @@ class RankRecord(NamedTuple):
     at: float = 0.0
     """When it exited, by the monotonic clock."""
     group: Optional[Membership] = None  # noqa: UP045 - Python 3.9
+    started_by: Optional[int] = None  # noqa: UP045 - Python 3.9
+    """The PID of the observed program that has started it."""
+    trains: bool = False
+    """Whether it has loaded a framework, and is no code on the command line: not a test, a tool or a server of the script."""
 
 
 def read_record(path: Path, pid: int) -> RankRecord | None:
@@ -66,6 +70,8 @@ def _record(fields: Mapping[str, Any], pid: int) -> RankRecord:
         else Membership(
             _number(group["rank"], MAX_NUMBER), _number(group["size"], MAX_NUMBER), group["formed"] is True
         ),
+        None if fields.get("startedBy") is None else _number(fields["startedBy"], MAX_NUMBER),
+        fields.get("trains") is True,
     )
 
 

@@ -53,6 +53,8 @@ class RankRecords:
         self._pidfds: dict[int, int] = {}
         self._codes: dict[int, tuple[int, float]] = {}
         """The exit codes that the kernel has reported, and when."""
+        self._gone: set[int] = set()
+        """Processes that have exited with a code that the kernel does not tell."""
         self._looked_at = float("-inf")
         self._formed: FormedGroups | None = None
         self._formed_at = 0.0
@@ -99,13 +101,21 @@ class RankRecords:
         """Return the rank that failed first, and whose program has not succeeded since then."""
         last: dict[tuple[int | None, str], RankRecord] = {}
         for record in sorted(map(self._with_exit, self._records.values()), key=lambda each: each.at):
-            if record.is_rank and record.code not in ON_REQUEST | {None} and not self._runs_ranks:
+            counts = record.is_rank and record.code not in ON_REQUEST | {None} and not self._is_handled(record)
+            if counts and not self._runs_ranks:
                 before = last.get((record.rank, record.program))
                 # Of failures in a row the first is the cause.
                 if before is None or not before.code or not record.code:
                     last[record.rank, record.program] = record
-        failures = [record for record in last.values() if record.code]
+        trained = {record.rank for record in last.values() if record.trains and not record.code}
+        # A script tests for a module, a file or a version, installs what is missing, and ends its servers.
+        failures = [each for each in last.values() if each.code and (each.trains or each.rank not in trained)]
         return min(failures, key=lambda each: each.at, default=None)
+
+    def _is_handled(self, record: RankRecord) -> bool:
+        """Return whether the program that started this process has succeeded: a rank that runs an evaluation, a launcher that restarts."""
+        starter = self._records.get(record.started_by or 0)
+        return starter is not None and self._with_exit(starter).code == 0
 
     @property
     def starts_own_ranks(self) -> bool:
@@ -115,25 +125,34 @@ class RankRecords:
         """
         owners: dict[int, set[int]] = {}
         for record, group in self._groups_of_helpers():
-            owners.setdefault(group.rank, set()).add(record.owner)
+            owners.setdefault(group.rank, set()).add(self._given_rank(record.owner))
         return any(len(each) > 1 for each in owners.values())
 
+    def _given_rank(self, owner: int) -> int:
+        """Return what tells a process from the others that were given a rank: the stages of a script have the same one, one by one."""
+        record = self._records.get(owner)
+        return -owner if record is None or record.rank is None else record.rank
+
     def _owners_of_leaders(self, size: int) -> set[int]:
-        """Return the processes with a rank that have started rank 0 of a group of this size."""
+        """Return the ranks of the processes that have started rank 0 of a group of this size."""
         return {
-            record.owner
+            self._given_rank(record.owner)
             for record, group in self._groups_of_helpers()
             if group.formed and group.rank == 0 and group.size == size
         }
 
     def _groups_of_helpers(self) -> list[tuple[RankRecord, Membership]]:
         """Return the processes that are in a group, and were started by a process with a rank that is in none."""
-        members = {pid for pid, record in self._records.items() if record.group is not None}
         return [
             (record, record.group)
             for record in self._records.values()
-            if record.group is not None and record.owner != record.pid and record.owner not in members
+            if record.group is not None and record.owner != record.pid and not self._helps_member(record)
         ]
+
+    def _helps_member(self, record: RankRecord) -> bool:
+        """Return whether a member of a group has started this process, whose group is not that of the training: it writes checkpoints."""
+        owner = self._records.get(record.owner)
+        return record.owner != record.pid and owner is not None and owner.group is not None
 
     def _read_changed(self, folder: Path) -> set[int]:
         """Read the records that are new or changed. Returns the PIDs that are new."""
@@ -156,7 +175,7 @@ class RankRecords:
     def _follow_exits(self, now: float) -> None:
         """Ask the kernel for the exit codes of ranks."""
         for pid, record in self._records.items():
-            if record.is_rank and pid not in self._pidfds and pid not in self._codes:
+            if record.is_rank and not (pid in self._pidfds or pid in self._codes or pid in self._gone):
                 pidfd = processes.open_pidfd(pid)
                 if pidfd is not None:
                     self._pidfds[pid] = pidfd
@@ -164,7 +183,12 @@ class RankRecords:
             code = processes.exit_code_of(pidfd, pid)
             if code is not None:
                 self._codes[pid] = code, now
-                os.close(self._pidfds.pop(pid))
+            elif not processes.is_alive(pid):
+                # An older kernel. Another process may get the number.
+                self._gone.add(pid)
+            else:
+                continue
+            os.close(self._pidfds.pop(pid))
 
     def _with_exit(self, record: RankRecord) -> RankRecord:
         """Return the record with the exit code of the kernel, where that is known. The time is the program's own, which is earlier."""
@@ -176,7 +200,10 @@ class RankRecords:
         there = [
             record.group
             for pid, record in self._records.items()
-            if record.group is not None and record.group.formed and (pid in new or processes.is_alive(pid))
+            if record.group is not None
+            and record.group.formed
+            and not self._helps_member(record)
+            and (pid in new or processes.is_alive(pid))
         ]
         if not there:
             return

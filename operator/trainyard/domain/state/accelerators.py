@@ -26,7 +26,7 @@ ACCELERATORS: AcceleratorTable = MappingProxyType(
         # JAX and PJRT: one process drives all chips of its host.
         **dict.fromkeys(("google.com/tpu", "cloud-tpus.google.com/*"), "worker"),
         # Time slices of one GPU, on which NCCL refuses a second rank.
-        "*/gpu.shared": "worker",
+        **dict.fromkeys(("*/gpu.shared", "*/mig-*.shared"), "worker"),
         "*/efa": "none",
         "rdma/*": "none",
     }

@@ -15,7 +15,7 @@ from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Kind
-from trainyard.domain.state.worker_views import FormedGroups
+from trainyard.domain.state.worker_views import FormedGroups, State
 from trainyard.domain.wording import counted
 
 HIDDEN_FIX = (
@@ -63,7 +63,7 @@ def _split_group(snapshot: Snapshot) -> ConditionUpdate | None:
     if leaders < 2 or len(sizes) > 1:
         if sizes == {expected}:
             return Clear(C.GROUP_SPLIT, Reason.GROUP_FORMED, f"the ranks formed one group of {expected}")
-        return None
+        return _one_process_each(snapshot, formed)
     size = formed[0].size
     message = (
         f"{leaders} groups of {counted(size, 'rank')} train beside each other; expected was one group of {expected} ranks"
@@ -71,6 +71,29 @@ def _split_group(snapshot: Snapshot) -> ConditionUpdate | None:
         " if the workers are to train independently, set framework: none"
     )
     return SetTrue(C.GROUP_SPLIT, Reason.GROUPS_SPLIT, message)
+
+
+def _one_process_each(snapshot: Snapshot, formed: Sequence[FormedGroups]) -> ConditionUpdate | None:
+    """Return the warning of workers that have all succeeded with one process each, where several were expected.
+
+    Only then is it certain that no other rank was about to join.
+    """
+    job, workers = snapshot.job, snapshot.size.current
+    succeeded = {pod.index for pod in snapshot.current if pod.state is State.SUCCEEDED}
+    if (
+        job.processes == 1
+        or {groups.size for groups in formed} != {workers}
+        or not succeeded.issuperset(range(workers))
+    ):
+        return None
+    return SetTrue(
+        C.GROUP_SPLIT,
+        Reason.GROUPS_SPLIT,
+        f"the ranks formed a group of {workers}; expected was one group of {workers * job.processes} ranks"
+        f" (replicas x processesPerReplica: {workers} x {job.processes}): the command started one process in each worker;"
+        " start the program with torchrun, or as the last command of the script with exec python,"
+        " or set processesPerReplica: 1",
+    )
 
 
 def _advice(job: JobView, formed: Sequence[FormedGroups], workers: int) -> str:

@@ -124,6 +124,14 @@ def test_healthy_jobs_are_not_warned(scene: Scene, formed: Formed) -> None:
     assert made.events == []
 
 
+@pytest.mark.parametrize(("workers", "formed"), [(1, [(1, 1)]), (2, [(2, 1), (2, 0)])])
+def test_one_process_in_each_worker_is_reported(workers: int, formed: Formed) -> None:
+    """The command `pip install … && python train.py` runs once for all GPUs of a worker."""
+    assert message(act(training(workers, 4), formed), C.GROUP_SPLIT) == ""
+    ended = message(act(training(workers, 4).succeeded(*range(workers)), formed), C.GROUP_SPLIT)
+    assert f"formed a group of {workers}; expected was one group of {workers * 4} ranks" in ended
+
+
 def test_reports_of_an_earlier_attempt_do_not_count() -> None:
     scene = job(2, template=SUPERVISED).running(attempt=2)
     assert act(scene, [(1, 1), (1, 1)], attempt=1).status.condition(C.GROUP_SPLIT) is None
