@@ -149,6 +149,17 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
 {{- end -}}
 {{- end -}}
 
+{{/* The pull secrets of the operator's image: those of the chart and of `global.imagePullSecrets`, which other charts give as names or as `{name: …}`. */}}
+{{- define "trainyard.pullSecrets" -}}
+{{- $secrets := list -}}
+{{- range concat (default list .Values.imagePullSecrets) (default list (default dict .Values.global).imagePullSecrets) -}}
+{{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) -}}
+{{- end -}}
+{{- with $secrets | uniq -}}
+{{- toYaml . -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The names of a list of `{name: …}`, separated by commas. */}}
 {{- define "trainyard.names" -}}
 {{- $names := list -}}

@@ -1,5 +1,6 @@
 """The conditions of a job, and which of them `status.reason` and `status.message` show."""
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal
@@ -48,6 +49,8 @@ SUMMARY_ORDER = (
 """Which condition `status.reason` and `status.message` show: the first one that has this status."""
 SUMMARY_LENGTH = 160
 """Characters of `status.message`: the last column of `kubectl get -o wide`. The condition holds the whole message."""
+PLACE = re.compile(r" \(pod \S+(?: on [^)]*)?\)")
+"""Pod and node of a worker, whose names may be longer than the summary. The condition and `status.lastFailure` name them."""
 MAX_SUMMARY_LENGTH = 1024
 """The limit of the field. An earlier release has stored that much."""
 
@@ -79,7 +82,7 @@ def summary(conditions: Iterable[Condition]) -> tuple[str | None, str | None]:
         # Running only says that the group restarts; Restarting says why.
         same = kind is ConditionType.RUNNING and restart and restart.status == "True"
         shown = restart if same and restart and restart.reason == condition.reason else condition
-        return condition.reason, shortened(shown.message, SUMMARY_LENGTH)
+        return condition.reason, shortened(PLACE.sub("", shown.message, count=1), SUMMARY_LENGTH)
     return None, None
 
 

@@ -91,7 +91,8 @@ def _certificates(text: bytes, name: str) -> tuple[x509.Certificate, ...]:
         found = tuple(x509.load_pem_x509_certificates(text))
         for each in found:
             each.public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
+    # `InvalidVersion` is no ValueError.
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise CertificateError(f"{name} holds no certificate in PEM: {error}") from error
     return found
 

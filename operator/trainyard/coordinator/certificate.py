@@ -39,9 +39,14 @@ class Certificate:
     loaded: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     """Set once there is a certificate."""
     _files: CertificateFiles = field(default_factory=CertificateFiles, init=False)
+    _current: ssl.SSLContext | None = field(default=None, init=False)
+    """The context that holds the certificate. A new one each time: OpenSSL keeps one certificate for each type of key, and would
+    go on to serve an ECDSA certificate after an RSA one was loaded.
+    """
 
     def __post_init__(self) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.sni_callback = self._choose
 
     def load(self, files: CertificateFiles) -> bool:
         """Serve this certificate from now on. Return whether it is another one. Raises CertificateError, and keeps the
@@ -50,12 +55,17 @@ class Certificate:
         if files == self._files:
             return False
         authority = _authority_text(files.authority)
-        # Into another context first: a failure must not leave half of a pair in the one that is used.
-        for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
-            _load_key_pair(files, context)
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _load_key_pair(files, made)
+        self._current = made
         self._files, self.authority, self.ends = files, authority, end_of(files.certificate)
         self.loaded.set()
         return True
+
+    def _choose(self, connection: ssl.SSLObject, _host: str | None, _context: ssl.SSLContext) -> None:
+        """Serve the newest certificate on a connection that begins, whatever host it names."""
+        if self._current is not None:
+            connection.context = self._current
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ NEWS_OF_NOTHING = "ChildFailedError"
 """The exception of torchrun itself: it reports that a rank failed, not why."""
 FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}), in ([^\n]{1,80})$', re.MULTILINE)
 """A frame of a Python traceback."""
-NUMBER = re.compile(r"\d+")
+VARYING = re.compile(r'\bpods "[^"]*"|(?P<name>"[^"]*")|\d+')
+"""What may differ in two messages about one obstacle: the pod and numbers, but no number in the quoted name of an object."""
 BEGIN = "Traceback (most recent call last)"
 FRAMES, TRACED = 3, 4096
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen |/run/trainyard/|/sitecustomize\.py$")
@@ -33,7 +34,8 @@ def without_last_clause(sentence: str) -> str:
 
 def same_obstacle(obstacle: str, message: str) -> bool:
     """Return whether a stored message names this obstacle. Numbers may differ: counts, amounts, the index in a pod's name."""
-    return NUMBER.sub("0", obstacle) in NUMBER.sub("0", message)
+    first, second = (VARYING.sub(lambda found: found["name"] or "0", text) for text in (obstacle, message))
+    return first in second
 
 
 def raised_at(message: str) -> str:

@@ -351,6 +351,28 @@ def test_own_ranks_of_two_processes(tmp_path: Path, owners: tuple[int, int], *, 
         assert made.starts_own_ranks is expected
 
 
+def test_groups_of_one_are_no_own_ranks(program: Path, tmp_path: Path) -> None:
+    """Each rank starts an inference engine in a process of its own, and fails before its own group is formed."""
+    fake_torch(tmp_path)
+    (tmp_path / "script.py").write_text("""
+import multiprocessing as mp, os, time
+def engine():
+    import torch.distributed as dist
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    open("engine" + os.environ["RANK"], "w").close()
+    time.sleep(60)
+if __name__ == "__main__":
+    mp.get_context("spawn").Process(target=engine, daemon=True).start()
+    while not all(os.path.exists("engine" + rank) for rank in "23"): time.sleep(0.01)
+    if os.environ["RANK"] == "2": time.sleep(60)
+    raise ConnectionResetError("the weights are not there yet")
+""")
+    run = AgentProcess(program, tmp_path, "--", PYTHON, "script.py", PYTHONPATH=str(tmp_path), **WARM_START_OFF)
+    assert run.wait()[0] == 1
+    assert run.data is not None
+    assert (run.data.rank, run.data.cause) == (3, "")
+
+
 def test_groups_one_after_the_other_count(tmp_path: Path) -> None:
     """Of two commands that each start their own ranks; the processes have ended when the next ones start."""
     with RankRecords(tmp_path) as made:

@@ -158,3 +158,46 @@ def test_failing_sitecustomize_fails_as_without_agent(tmp_path: Path) -> None:
     )
     assert made.stdout == "1\n"
     assert "mine" in made.stderr
+
+
+OUTER = """#!{python}
+import os, subprocess, sys
+def waits_for_rank(): subprocess.run([sys.executable, "train.py"], env={{**os.environ, {own}}})
+waits_for_rank()
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "own"),
+    [
+        ("torchrun", "'RANK': '0', 'TORCHELASTIC_RUN_ID': 'x'"),
+        ("conda", ""),
+        ("accelerate", "'LOCAL_RANK': '0', 'RANK': '0'"),
+    ],
+)
+def test_launcher_in_python_does_not_answer_for_its_rank(
+    folder: Path, program: Path, operator: FakeOperator, launcher: str, own: str
+) -> None:
+    """The operator gives the only process of a worker its RANK, so that a launcher has one, too."""
+    (folder / launcher).write_text(OUTER.format(python=sys.executable, own=own))
+    (folder / launcher).chmod(0o755)
+    (folder / "train.py").write_text(
+        "import threading\nopen('started', 'w').write('yes')\ndef all_reduce(): threading.Event().wait()\nall_reduce()"
+    )
+    variables = {**os.environ, **WORKER_VARIABLES, **credentials(folder, operator.port), "TRAINYARD_REPLICAS": "1"}
+    variables |= {
+        "TRAINYARD_REPLICA_INDEX": "0",
+        "TRAINYARD_PROCESSES_PER_REPLICA": "1",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
+    command = [sys.executable, str(program), "--once", "--", f"./{launcher}"]
+    with subprocess.Popen(command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True) as process:
+        until((folder / "started").exists, 60, "the rank to run")
+        operator.orders = {"attempt": 1, "run": True, "environment": {}, "stacks": "now"}
+        poll_with(operator, "stacks", value="now")
+        operator.fixed_answer = OVER
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert log.count("in all_reduce") == 1
+    assert "waits_for_rank" not in log

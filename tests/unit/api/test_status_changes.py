@@ -90,3 +90,12 @@ def test_summary_fits_the_printed_table() -> None:
 def test_one_long_word_is_cut_in_itself() -> None:
     _, message = summary([condition(C.FAILED, reason="NonRetryable").evolve(message="x" * 300)])
     assert message == "x" * (SUMMARY_LENGTH - 1) + "…"
+
+
+def test_summary_of_long_names_has_the_cause() -> None:
+    pod, node = "j" * 63 + "-worker-12-11", "ip-10-120-112-134.eu-central-1.compute.internal"
+    text = f"worker 12 of attempt 11 (pod {pod} on {node}) failed with exit code 1 (Error): KeyError: 'x'; the job failed: too often"
+    _, message = summary([condition(C.FAILED, reason="RestartsExhausted").evolve(message=text)])
+    assert (
+        message == "worker 12 of attempt 11 failed with exit code 1 (Error): KeyError: 'x'; the job failed: too often"
+    )

@@ -1,11 +1,12 @@
 """Which files of a Secret can be used."""
 
+import ssl
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from trainyard.certificates.contents import CertificateError, CertificateFiles, parse
+from trainyard.certificates.contents import CertificateError, CertificateFiles, end_of, parse
 from trainyard.certificates.issuing import renew
 from trainyard.certificates.renewal import decide
 
@@ -59,3 +60,13 @@ def test_broken_files_are_named_in_the_error(files: CertificateFiles, words: str
 def test_files_without_authority_key_belong_to_others() -> None:
     assert parse(replace(FILES, authority_key=b"")).issuer is None
     assert parse(replace(FILES, authority=b"", authority_key=b"")).authorities == ()
+
+
+def test_version_that_no_certificate_has_is_refused() -> None:
+    """cryptography's exception for it is no ValueError."""
+    der = bytearray(ssl.PEM_cert_to_DER_cert(FILES.certificate.decode()))
+    der[der.index(b"\xa0\x03\x02\x01\x02") + 4] = 7
+    other = replace(FILES, certificate=ssl.DER_cert_to_PEM_cert(bytes(der)).encode())
+    with pytest.raises(CertificateError, match=r"tls\.crt holds no certificate in PEM"):
+        parse(other)
+    assert end_of(other.certificate) is None

@@ -1,13 +1,21 @@
 """The certificate and its renewal."""
 
 import logging
+import ssl
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from dev.benchmarks.agents.credentials import certificate
-from trainyard.certificates.contents import CertificateError
-from trainyard.coordinator.certificate import MAX_AUTHORITY_BYTES, CertificateFolder
+from trainyard.certificates.contents import CertificateError, CertificateFiles
+from trainyard.coordinator.certificate import MAX_AUTHORITY_BYTES, Certificate, CertificateFolder
 
 
 def loaded(folder: Path) -> CertificateFolder:
@@ -78,3 +86,35 @@ def test_a_key_of_another_certificate_is_refused(folder: Path, tmp_path: Path) -
     (folder / "tls.key").write_bytes((tmp_path / "other" / "tls.key").read_bytes())
     with pytest.raises(CertificateError, match="do not make a certificate"):
         loaded(folder)
+
+
+def test_certificate_with_another_type_of_key_is_served() -> None:
+    """OpenSSL keeps one certificate for each type of key, and prefers ECDSA."""
+    shown = Certificate()
+    for key in (ec.generate_private_key(ec.SECP256R1()), rsa.generate_private_key(65537, 2048)):
+        shown.load(self_signed(key))
+        assert handshake(shown) == shown.authority
+
+
+def self_signed(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> CertificateFiles:
+    name, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "host")]), datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    names = x509.SubjectAlternativeName([x509.DNSName("host")])
+    pem = builder.add_extension(names, critical=False).sign(key, SHA256()).public_bytes(Encoding.PEM)
+    return CertificateFiles(pem, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), pem)
+
+
+def handshake(shown: Certificate) -> str:
+    """Return the certificate that a new connection gets, in PEM."""
+    client = ssl.create_default_context()
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = shown.context.wrap_bio(to_server, to_client, server_side=True)
+    peer = client.wrap_bio(to_client, to_server, server_hostname="host")
+    for side in (peer, server, peer):
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    der = peer.getpeercert(binary_form=True)
+    assert der is not None
+    return ssl.DER_cert_to_PEM_cert(der)

@@ -253,3 +253,15 @@ def test_readme_lists_every_value() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     rows = re.findall(r"^\| `([\w.]+)` \| `(.*?)` \|", (CHART / "README.md").read_text(), flags=re.MULTILINE)
     assert [(name, json.loads(default)) for name, default in rows] == list(leaves(values))
+
+
+@pytest.mark.parametrize("given", ["mirror", {"name": "mirror"}])
+def test_pull_secrets_of_all_charts_are_used(chart: Chart, given: object) -> None:
+    """`global.imageRegistry` is often a registry that asks for a password."""
+    own = [{"name": "own"}, {"name": "mirror"}]
+    made = chart.render({"imagePullSecrets": own[:1], "global": {"imagePullSecrets": [given]}})
+    assert made.operator()["spec"]["template"]["spec"]["imagePullSecrets"] == own
+    (test,) = made.all("Pod")
+    assert test["spec"]["imagePullSecrets"] == own
+    environment = {each["name"]: each["value"] for each in test["spec"]["containers"][0]["env"]}
+    assert environment["HELM_TEST_PULL_SECRETS"] == "own,mirror"

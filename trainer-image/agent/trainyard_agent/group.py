@@ -14,7 +14,7 @@ from typing import NamedTuple
 from trainyard_agent import processes
 from trainyard_agent.activity import Activity
 from trainyard_agent.exit_cause import Tail
-from trainyard_agent.signalling import Signalling
+from trainyard_agent.signalling import Signalling, catching_ranks
 from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, TERMINATION_SIGNALS, has_input, spawn
 
 WAKE_BYTE = b"\0"
@@ -231,7 +231,11 @@ class Group:
     def ask(self, number: int) -> None:
         """Send a signal to those ranks that catch it, through shells and launchers."""
         for pid in [*self._running]:
-            processes.ask(number, pid)
+            ranks = catching_ranks(number, pid, starts_ranks=self._starts_ranks)
+            for each in ranks:
+                processes.send(number, each)
+            if not ranks:
+                processes.ask(number, pid)
 
     def has_outlasting_children(self) -> bool:
         """Return whether a process that got a signal still runs though the ranks have exited: what a shell had waited for."""

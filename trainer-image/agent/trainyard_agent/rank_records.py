@@ -121,11 +121,14 @@ class RankRecords:
     def starts_own_ranks(self) -> bool:
         """Whether several processes with a rank have each started ranks of their own with the same numbers, as mp.spawn does.
 
-        A process that is a member of a group itself is a rank, and may have such helpers.
+        A process that is a member of a group itself is a rank, and may have such helpers. A group of one is no training of several
+        ranks: an inference engine, for example, forms one in a process of its own.
         """
         owners: dict[int, set[int]] = {}
         for record, group in self._groups_of_helpers():
-            owners.setdefault(group.rank, set()).add(self._given_rank(record.owner))
+            # A helper such as an inference engine may form a group of its own.
+            if group.size > 1:
+                owners.setdefault(group.rank, set()).add(self._given_rank(record.owner))
         return any(len(each) > 1 for each in owners.values())
 
     def _given_rank(self, owner: int) -> int:

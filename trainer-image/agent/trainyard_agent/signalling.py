@@ -118,6 +118,16 @@ class Signalling:
             self._held[launcher] = signal.SIGTERM if theirs - own else signal.SIGKILL
 
 
+def catching_ranks(number: int, root: int, *, starts_ranks: bool) -> list[int]:
+    """Return the ranks of a process that the agent has started which catch the signal: a launcher or wrapper may catch it too, if it is
+    written in Python, and would answer in their place.
+    """
+    table = processes_by_pid()
+    found = _ranks_below(root, table) if starts_ranks else None
+    targets = [each for rank in (found.ranks if found else [root]) for each in _programs(number, rank, table)[0]]
+    return [pid for pid in dict.fromkeys(targets) if catches(pid, number)]
+
+
 def forward_signal(number: int, pid: int, table: Mapping[int, Process]) -> list[int]:
     """Send a signal to a process; to a shell, also to what it waits for; of a wrapper, to what it waits for alone. Returns their PIDs.
 

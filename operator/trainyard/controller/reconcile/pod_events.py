@@ -22,6 +22,8 @@ FIRST_READ_SECONDS = 15.0
 """How long a pod may start before its events are read: most need no reason."""
 READ_AGAIN_SECONDS = 60.0
 MAX_EVENTS = 50
+PROGRESS_EVENTS = frozenset({"Pulling", "Pulled", "Created", "Started"})
+"""The reasons of events after which the volumes and the network of a pod are there."""
 FOLLOW_UP = "Unable to attach or mount volumes"
 """How the kubelet repeats that a mount has failed, without the reason."""
 
@@ -71,7 +73,7 @@ class PodEvents:
         self._readings.pop(uid, None)
 
     async def _read(self, pod: PodView) -> PodIssue | None:
-        params = {"fieldSelector": f"regarding.uid={pod.uid},type=Warning", "limit": str(MAX_EVENTS)}
+        params = {"fieldSelector": f"regarding.uid={pod.uid}", "limit": str(MAX_EVENTS)}
         try:
             answer = await self.session.request("GET", EVENTS.path(pod.namespace), params=params)
         except ApiError as error:
@@ -83,7 +85,9 @@ class PodEvents:
 
 def _obstacle(events: Any, uid: str) -> PodIssue | None:
     """Return what the most telling of the last events says."""
-    about = [event for event in events if event["regarding"].get("uid") == uid and event.get("reason") in START_EVENTS]
+    own = [event for event in events if event["regarding"].get("uid") == uid]
+    passed = max((_time(event) for event in own if event.get("reason") in PROGRESS_EVENTS), default="")
+    about = [event for event in own if event.get("reason") in START_EVENTS and (not passed or _time(event) > passed)]
     latest = max(about, key=lambda event: (not _note(event).startswith(FOLLOW_UP), _time(event)), default=None)
     return PodIssue(latest["reason"], _note(latest)) if latest else None
 

@@ -13,6 +13,10 @@ BY_POLICY = re.compile(r'admission webhook "|[a-z.]+ "[^"]*" is forbidden: ')
 """The beginning of the API server's message for a rejection by a webhook or an admission policy. They choose any status, and
 can change. Nothing else in the answer tells them from an invalid pod, whose message begins with its kind and quotes its values."""
 
+FAILING = re.compile(r'failed calling webhook "([^"]+)"')
+BY_WEBHOOK = re.compile(r'admission webhook "[^"]*" denied the request')
+"""The beginning of the message for a pod that a webhook refuses, with whatever status it chooses: 500 where its own check fails."""
+
 
 @dataclass(frozen=True, slots=True)
 class NameConflictError(Exception):
@@ -41,14 +45,20 @@ def permission_denied_message(error: ApiError) -> str:
 
 
 def webhook_failed_message(error: ApiError) -> str:
-    """Describe the webhook that fails, and its remedy. The server's message names it."""
-    return f"an admission webhook fails; an administrator must repair it, or delete its configuration: {error.message}"
+    """Describe the webhook that fails, and its remedy. Its name comes first: `status.message` has no room for the whole."""
+    found = FAILING.search(error.message)
+    name = f" {found[1]}" if found else ""
+    return (
+        f"admission webhook{name} fails; an administrator must repair it, or delete its configuration: {error.message}"
+    )
 
 
 def to_refusal(error: ApiError, kind: Resource | None) -> Refusal:
     """Return the refusal of an object of this kind; None: of a deletion. Raises `error` if a retry may succeed."""
     if error.webhook_failed:
         return Refusal(Reason.WEBHOOK_FAILED, webhook_failed_message(error))
+    if BY_WEBHOOK.match(error.message):
+        return Refusal(Reason.PODS_FORBIDDEN, error.message)
     if error.retryable or error.namespace_terminating or error.conflict:
         raise error
     if error.permission_denied:

@@ -35,12 +35,12 @@ def observe(snapshot: Snapshot, now: datetime) -> HangObservation:
     status = snapshot.job.status
     if status.progress is not None:
         why = "the program reports progress"
-        return HangObservation(
-            [
-                Clear(C.HANG_DETECTION_LIMITED, Reason.PROGRESS_REPORTED, f"{why}: hangs are detected"),
-                Clear(C.HANG_SUSPECTED, Reason.PROGRESS_REPORTED, why),
-            ]
-        )
+        detected = Clear(C.HANG_DETECTION_LIMITED, Reason.PROGRESS_REPORTED, f"{why}: hangs are detected")
+        # Agents report idle ranks only until these report progress in the current attempt: the stored one may be of an earlier attempt.
+        suspected = _suspected(snapshot)
+        if not isinstance(suspected, SetTrue):
+            suspected = Clear(C.HANG_SUSPECTED, Reason.PROGRESS_REPORTED, why)
+        return HangObservation([detected, suspected])
     # Without agents, or with a limit of 0, the user has chosen to look for none.
     if not snapshot.expects_agents or snapshot.job.spec.recovery.hang_timeout_seconds == 0 or not status.running_time:
         return HangObservation()

@@ -32,6 +32,9 @@ async def test_failing_webhook_is_named_until_it_is_gone(
     async with operator(api):
         lab.submit()
         await until(lambda: lab.condition("Running").get("reason") == "WebhookFailed")
+        assert lab.status()["message"].startswith(
+            "admission webhook pods.example.com fails; an administrator must repair it"
+        )
         assert (lab.status()["phase"], message in lab.condition("Running")["message"]) == ("Pending", True)
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
         lab.runs("job-worker-0-1", "job-worker-1-1")
@@ -64,3 +67,14 @@ async def test_reapplied_job_waits_without_a_warning(api: FakeApi, lab: Lab) -> 
         await lab.until_pods("job-worker-0-1", "job-worker-1-1")
         await until(lambda: "WorkersCreated" in reasons(api))
     assert "NameConflict" not in reasons(api)
+
+
+@pytest.mark.parametrize("status", [409, 429, 500, 503])
+async def test_webhook_that_denies_with_a_retryable_status_is_named(api: FakeApi, lab: Lab, status: int) -> None:
+    message = 'admission webhook "validation.gatekeeper.sh" denied the request: the cache is not synced'
+    api.fault(method="POST", path=".*/pods", status=status, reason="InternalError", message=message, times=1000)
+    async with operator(api):
+        lab.submit()
+        await until(lambda: lab.condition("Running").get("reason") == "PodsForbidden")
+    assert message in lab.condition("Running")["message"]
+    assert reasons(api).count("PodsForbidden") == 1

@@ -42,7 +42,7 @@ async def test_events_are_read_once_a_minute(api: FakeApi) -> None:
     timers.advance(FIRST_READ_SECONDS)
     assert await explained(reader, STARTING) == [MISSING]
     assert await explained(reader, STARTING) == [MISSING]
-    assert lists(api) == [{"fieldSelector": "regarding.uid=pod-0-1,type=Warning", "limit": "50"}]
+    assert lists(api) == [{"fieldSelector": "regarding.uid=pod-0-1", "limit": "50"}]
     timers.advance(READ_AGAIN_SECONDS)
     assert await explained(reader, STARTING) == [MISSING]
     assert len(lists(api)) == 2
@@ -105,3 +105,15 @@ async def test_missing_volume_is_in_condition_and_event(api: FakeApi, monkeypatc
         await until(lambda: expected in [event["note"] for event in api.cluster.objects(EVENTS, LAB)])
         lab.runs("job-worker-0-1", "job-worker-1-1")
         await lab.until_phase("Running")
+
+
+async def test_obstacle_that_has_passed_is_not_named(api: FakeApi) -> None:
+    """The missing ConfigMap was created; the node pulls the image now, and reports no more than that."""
+    timers = FakeTimers()
+    reader = PodEvents(api.session(), timers.time)
+    write(api, "pod-0-1", "FailedMount", MISSING, deprecatedLastTimestamp="2026-01-01T00:00:01Z")
+    pulling = {"type": "Normal", "deprecatedLastTimestamp": "2026-01-01T00:10:00Z"}
+    write(api, "pod-0-1", "Pulling", 'Pulling image "trainer:1"', name="b", **pulling)
+    await explained(reader, STARTING)
+    timers.advance(FIRST_READ_SECONDS)
+    assert await explained(reader, STARTING) == []

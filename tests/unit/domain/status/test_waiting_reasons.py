@@ -45,6 +45,7 @@ def test_another_trouble_is_reported_again() -> None:
     [
         ('configmap "a" not found', 'secret "b" not found', True),
         ('configmap "a" not found', 'configmap "b" not found', True),
+        ('configmap "data-v1" not found', 'configmap "data-v2" not found', True),
         ("0/3 nodes are available: 3 Insufficient cpu", "0/5 nodes are available: 5 Insufficient cpu", False),
         ("0/3 nodes are available: 3 Insufficient cpu", "0/3 nodes are available: 3 had a taint", True),
     ],
