@@ -175,7 +175,7 @@ waits_for_rank()
         ("accelerate", "'LOCAL_RANK': '0', 'RANK': '0'"),
     ],
 )
-def test_launcher_in_python_does_not_answer_for_its_rank(
+def test_launcher_does_not_answer_for_its_rank(
     folder: Path, program: Path, operator: FakeOperator, launcher: str, own: str
 ) -> None:
     """The operator gives the only process of a worker its RANK, so that a launcher has one, too."""

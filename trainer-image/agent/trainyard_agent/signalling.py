@@ -119,8 +119,9 @@ class Signalling:
 
 
 def catching_ranks(number: int, root: int, *, starts_ranks: bool) -> list[int]:
-    """Return the ranks of a process that the agent has started which catch the signal: a launcher or wrapper may catch it too, if it is
-    written in Python, and would answer in their place.
+    """Return the ranks below a process of the agent that catch the signal.
+
+    A launcher or wrapper in Python may catch it too, and would answer in their place.
     """
     table = processes_by_pid()
     found = _ranks_below(root, table) if starts_ranks else None

@@ -24,8 +24,8 @@ POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 OWN_RANKS = "startsOwnRanks"
 """The cause of a failure of a command that runs once for each rank, and starts ranks of its own with the same numbers."""
-EXPLAINED_BY_OWN_RANKS = frozenset({"", PROGRAM, "portInUse"})
-"""The causes in whose place it is named."""
+EXPLAINED_BY_OWN_RANKS = frozenset({PROGRAM, "portInUse"})
+"""The causes in whose place it is named. An error that may come from outside is none: the ranks may be helpers, and it may pass."""
 CAUSE_SECONDS = 3.0
 """How long the rank that is the cause may exit after one that lost it: it closes its process group and its device first."""
 
