@@ -40,8 +40,8 @@ class Certificate:
     """Set once there is a certificate."""
     _files: CertificateFiles = field(default_factory=CertificateFiles, init=False)
     _current: ssl.SSLContext | None = field(default=None, init=False)
-    """The context that holds the certificate. A new one each time: OpenSSL keeps one certificate for each type of key, and would
-    go on to serve an ECDSA certificate after an RSA one was loaded.
+    """The context that holds the certificate, a new one for each. OpenSSL keeps one certificate for each type of key in a
+    context: it would serve an ECDSA certificate although an RSA one was loaded later.
     """
 
     def __post_init__(self) -> None:

@@ -70,7 +70,7 @@ async def test_reapplied_job_waits_without_a_warning(api: FakeApi, lab: Lab) -> 
 
 
 @pytest.mark.parametrize("status", [409, 429, 500, 503])
-async def test_webhook_that_denies_with_a_retryable_status_is_named(api: FakeApi, lab: Lab, status: int) -> None:
+async def test_webhook_that_denies_with_retryable_status_is_named(api: FakeApi, lab: Lab, status: int) -> None:
     message = 'admission webhook "validation.gatekeeper.sh" denied the request: the cache is not synced'
     api.fault(method="POST", path=".*/pods", status=status, reason="InternalError", message=message, times=1000)
     async with operator(api):

@@ -115,7 +115,7 @@ def test_restart_clears_the_suspicion() -> None:
     assert not after(continued(hung, after(hung)).failed(1)).holds(C.HANG_SUSPECTED)
 
 
-def test_group_that_hangs_before_its_first_report_after_a_restart() -> None:
+def test_restarted_group_hangs_before_its_first_report() -> None:
     later = job(2, template=SUPERVISED).running(attempt=2, seconds_ago=900).with_agents()
     hangs = idle(later.with_status(progress=Progress(step=3, updated_at=ago(1000))), 0, 1, attempt=2)
     assert after(hangs).holds(C.HANG_SUSPECTED)
