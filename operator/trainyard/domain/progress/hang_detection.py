@@ -1,17 +1,21 @@
 """Say what is known of hangs where the program does not report progress: that detection is limited, and that no rank works. Pure.
 
 Where it does, the agents find the rank that hangs (`trainyard_agent.hang`), and this module has nothing to say.
+
+It also follows a request for the stacks of all ranks: it is stored once. The agents receive the stored request
+(`coordinator.assignments`), so that an operator that restarts neither loses nor repeats it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from trainyard.api.agent_protocol import AgentState
-from trainyard.api.constants import ANNOTATION_DUMP_STACKS
+from trainyard.api.constants import ANNOTATION_DUMP_STACKS, LABEL_JOB_NAME
+from trainyard.api.internal_status import StackDump
 from trainyard.api.reasons import Reason
-from trainyard.api.status import ConditionType as C
-from trainyard.domain.decisions import Clear, ConditionUpdate, SetTrue
+from trainyard.api.status import ConditionType as C, StatusChanges
+from trainyard.domain.decisions import Clear, ConditionUpdate, Event, SetTrue
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView, State
 from trainyard.domain.wording import counted
@@ -23,15 +27,25 @@ ADVICE = "call trainyard_agent.progress(step) after each step to have hangs dete
 
 @dataclass(frozen=True, slots=True)
 class HangObservation:
-    """What is to be said of hangs now."""
+    """What is to be said of hangs now, and what becomes of a request for stacks."""
 
     updates: Sequence[ConditionUpdate] = ()
     waits: Sequence[float] = ()
     """The seconds until the program should have reported its progress."""
+    changes: StatusChanges = field(default_factory=StatusChanges)
+    """What a new request for stacks changes in the status."""
+    events: Sequence[Event] = ()
 
 
 def observe(snapshot: Snapshot, now: datetime) -> HangObservation:
-    """Return the updates of HangSuspected and HangDetectionLimited for an active job."""
+    """Return what is to be said of hangs in an active job, and what becomes of a request for stacks."""
+    updates, waits = _hangs(snapshot, now)
+    changes, events = _stack_request(snapshot)
+    return HangObservation(updates, waits, changes, events)
+
+
+def _hangs(snapshot: Snapshot, now: datetime) -> tuple[list[ConditionUpdate], list[float]]:
+    """Return the updates of HangSuspected and HangDetectionLimited, and what is waited for."""
     status = snapshot.job.status
     if status.progress is not None:
         why = "the program reports progress"
@@ -40,17 +54,15 @@ def observe(snapshot: Snapshot, now: datetime) -> HangObservation:
         suspected = _suspected(snapshot)
         if not isinstance(suspected, SetTrue):
             suspected = Clear(C.HANG_SUSPECTED, Reason.PROGRESS_REPORTED, why)
-        return HangObservation([detected, suspected])
+        return [detected, suspected], []
     # Without agents, or with a limit of 0, the user has chosen to look for none.
     if not snapshot.expects_agents or snapshot.job.spec.recovery.hang_timeout_seconds == 0 or not status.running_time:
-        return HangObservation()
+        return [], []
     left = (status.running_time + FIRST_REPORT - now).total_seconds()
     if left > 0:
-        return HangObservation([_suspected(snapshot)], [left])
+        return [_suspected(snapshot)], [left]
     limited = f"the program has reported no progress for {FIRST_REPORT.seconds // 60} minutes: {ADVICE}"
-    return HangObservation(
-        [SetTrue(C.HANG_DETECTION_LIMITED, Reason.PROGRESS_NOT_REPORTED, limited), _suspected(snapshot)]
-    )
+    return [SetTrue(C.HANG_DETECTION_LIMITED, Reason.PROGRESS_NOT_REPORTED, limited), _suspected(snapshot)], []
 
 
 def _suspected(snapshot: Snapshot) -> ConditionUpdate:
@@ -70,3 +82,19 @@ def _is_idle(snapshot: Snapshot, pod: PodView) -> bool:
     agent = snapshot.agents.get(pod.uid)
     runs = agent is not None and agent.connected and agent.state is AgentState.RUNNING
     return agent is not None and runs and agent.idle and agent.attempt == snapshot.job.status.attempt
+
+
+def _stack_request(snapshot: Snapshot) -> tuple[StatusChanges, list[Event]]:
+    """Return what a new request changes, and its event; nothing while no worker runs, since a request is for ranks that exist."""
+    job, stored = snapshot.job, snapshot.job.status.internal.stack_dump
+    if not job.stack_request or (stored is not None and stored.request == job.stack_request):
+        return {}, []
+    if not any(pod.state is State.RUNNING for pod in snapshot.current):
+        return {}, []
+    changes: StatusChanges = {"stack_dump": StackDump(request=job.stack_request, attempt=job.status.attempt)}
+    if not snapshot.expects_agents:
+        note = "no stacks: trainyard-agent does not run in the workers; see the condition AgentInjected"
+        return changes, [Event("Warning", Reason.STACKS_REQUESTED, note)]
+    logs = f"kubectl -n {job.namespace} logs -l {LABEL_JOB_NAME}={job.name} --prefix --tail=-1"
+    note = f"the stacks of all ranks are written to the logs of the pods; read them with: {logs}"
+    return changes, [Event("Normal", Reason.STACKS_REQUESTED, note)]

@@ -53,7 +53,7 @@ def health(pods: Sequence[PodView], desired: int) -> Health:
     """Return the state of a group of `desired` workers, of which `pods` exist: that of its least healthy worker."""
     states = [pod.state for pod in pods]
     placed, started = len(pods) - states.count(State.PENDING), sum(map(states.count, (State.RUNNING, State.SUCCEEDED)))
-    scheduled = all_present(pods, desired) and placed == len(pods)
+    scheduled = _all_present(pods, desired) and placed == len(pods)
     waiting = [pod for pod, at in zip(pods, states, strict=True) if at in {State.PENDING, State.STARTING}]
     if blocked := [(pod, pod.issue) for pod in waiting if pod.issue]:
         return _blocked(*blocked[0], others=len(blocked) - 1, scheduled=scheduled)
@@ -90,7 +90,7 @@ def _late(waiting: Sequence[PodView]) -> str:
     return f"; {runs}" if late.init_container else f"; see the events of pod {late.name}"
 
 
-def all_present(pods: Sequence[PodView], desired: int) -> bool:
+def _all_present(pods: Sequence[PodView], desired: int) -> bool:
     """Return whether each of `desired` workers has a pod."""
     return {p.index for p in pods} >= set(range(desired))
 

@@ -14,6 +14,7 @@ from trainyard.api.recovery import Agent, RestartScope
 from trainyard.api.spec import Framework, TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
+from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
@@ -144,6 +145,11 @@ class Snapshot:
         """The pods of the current attempt, by index."""
         has = self.job.status.has
         return tuple(sorted((p for p in self.pods if has(p.index, p.attempt)), key=lambda p: p.index))
+
+    @cached_property
+    def health(self) -> Health:
+        """The health of the group as its pods show it, without what else it waits for."""
+        return health(self.current, self.size.desired)
 
     @cached_property
     def attempt_reports(self) -> tuple[WorkerReport, ...]:

@@ -9,10 +9,10 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
 from trainyard.api.worker_status import WorkerStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, PodChanges, SetFalse, SetTrue, soonest
-from trainyard.domain.progress import hang_detection, stack_requests, stragglers
+from trainyard.domain.progress import hang_detection, stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
-from trainyard.domain.state.group_health import Health, health
+from trainyard.domain.state.group_health import Health
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, State
@@ -41,20 +41,18 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         changes["ready"] = f"{well}/{snapshot.size.allowed}"
     if status.finished or status.suspended:
         return Outcome(changes, _at_rest(status), pods.actions, pods.events, soonest(pods.waits))
-    observed = health(current, snapshot.size.desired)
     straggling, waits = stragglers.straggling(snapshot, now)
     injected = agent_conditions(job, brought=snapshot.agent)
     uncertain = _accelerators_uncertain(job)
     hangs = hang_detection.observe(snapshot, now)
-    dumped = stack_requests.follow(snapshot)
-    seen = _explained(observed, snapshot, opened=pods.rendezvous is not None, now=now)
+    seen = _explained(snapshot.health, snapshot, opened=pods.rendezvous is not None, now=now)
     running = _running(status, seen, has_pods=bool(current))
     changes |= {"workers": _unwell(current), "phase": _phase(status, seen)}
     if pods.rendezvous:
         changes["rendezvous"] = pods.rendezvous
     if seen.running:
         changes["running_time"] = status.running_time or now
-    changes |= dumped.changes
+    changes |= hangs.changes
     if not snapshot.missing:
         changes["launched_attempt"] = status.attempt
     updates = [
@@ -74,7 +72,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         *pods.events,
         *_held_up(status, running, seen),
         *_new_warnings(status, [uncertain, *hangs.updates]),
-        *dumped.events,
+        *hangs.events,
     ]
     waits += [(p.slow_init_at - now).total_seconds() for p in current if p.slow_init_at and p.slow_init_at > now]
     return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *hangs.waits]))

@@ -13,7 +13,6 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.domain.decisions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
-from trainyard.domain.state.group_health import all_present
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import AgentView, PodView, State
 from trainyard.domain.wording import counted
@@ -145,7 +144,8 @@ def _participants(snapshot: Snapshot) -> list[AgentView] | None:
     """Return the agents of all workers where the ranks of each run and can wait for each other; else None."""
     attempt = snapshot.job.status.attempt
     agents = [agent for agent in _running_agents(snapshot) if agent.leave and agent.attempt == attempt]
-    whole = all_present(snapshot.current, snapshot.size.current) and len(agents) == len(snapshot.current)
+    present = {pod.index for pod in snapshot.current}
+    whole = present.issuperset(range(snapshot.size.current)) and len(agents) == len(snapshot.current)
     return agents if whole else None
 
 

@@ -8,7 +8,6 @@ from trainyard.api.reasons import Reason
 from trainyard.domain.decisions import Fail
 from trainyard.domain.progress.goodput import active_time
 from trainyard.domain.recovery.suspect_nodes import required
-from trainyard.domain.state.group_health import health
 from trainyard.domain.state.snapshot import JobView, Snapshot
 
 
@@ -52,7 +51,7 @@ def _missed_startup(snapshot: Snapshot, now: datetime) -> Fail | None:
     begun, limit = snapshot.job.status.starting_since, snapshot.job.spec.lifecycle.startup_deadline_seconds
     if not limit or not begun or now - begun < timedelta(seconds=limit):
         return None
-    seen = health(snapshot.current, snapshot.size.desired)
+    seen = snapshot.health
     why = "; ".join(filter(None, (seen.message, snapshot.size.invalid_because)))
     message = f"not all workers ran within lifecycle.startupDeadlineSeconds, which is {limit}: {why}"
     return Fail(Reason.STARTUP_DEADLINE_EXCEEDED, message)
