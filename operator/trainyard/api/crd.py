@@ -34,7 +34,7 @@ COLUMNS: list[dict[str, Any]] = [
         "name": "Reason",
         "type": "string",
         "jsonPath": ".status.reason",
-        "description": "Why the job waits, restarts, is smaller than requested or has finished",
+        "description": "Why the job waits, restarts, is smaller than requested or has finished; a warning while it runs",
     },
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Framework", "type": "string", "jsonPath": ".spec.framework", "priority": 1},

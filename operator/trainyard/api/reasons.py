@@ -90,7 +90,7 @@ class Reason(StrEnum):
     PROGRESS_NOT_REPORTED = "ProgressNotReported"
     """The program has reported no progress for five minutes. So a hang is noticed only where no rank does anything."""
     PROGRESS_REPORTED = "ProgressReported"
-    """The program reports progress: the operator detects hangs, and restarts the group."""
+    """The program reports progress: the agents detect hangs, and the group restarts after one."""
     RANKS_IDLE = "RanksIdle"
     """No rank has used its CPU, its disk or the network for ten minutes, or for `recovery.hangTimeoutSeconds`. They may wait
     for each other. This does not restart anything. The agents write the stacks of all ranks into the logs of the pods."""
@@ -103,8 +103,8 @@ class Reason(StrEnum):
     """A rank failed, but the command of its container exited with code 0, as that of a pipeline or of `train; echo` does. The
     worker counts as succeeded. With `recovery.hiddenFailures: Fail`, such a worker fails."""
     GROUPS_SPLIT = "GroupsSplit"
-    """The ranks formed several process groups in place of one: each trains by itself. The message has the expected and the
-    formed world size, and what to change in the command."""
+    """The ranks formed several process groups in place of one: each trains by itself. Or each worker started one process
+    in place of several. The message has the expected and the formed world size, and what to change in the command."""
     GROUP_FORMED = "GroupFormed"
     """The ranks formed one process group of the expected size."""
 

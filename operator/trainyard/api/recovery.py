@@ -138,8 +138,9 @@ class Recovery(Model):
     A node that caused two failures (lost, rejected pods, hardware crashes) is avoided if other nodes fit. Workers leave a node that
     caused the failure. status.suspectNodes lists the nodes."""
     hang_timeout_seconds: int | None = Field(default=None, ge=0, le=7 * DAY)
-    """Seconds without a step after which `trainyard-agent` stops a hung worker. It needs programs that report progress
-    (`trainyard_agent.progress`). Not set: five times the usual step time, at least 30 seconds. 0: never."""
+    """Seconds without a step after which `trainyard-agent` stops a hung worker, if the program reports progress
+    (`trainyard_agent.progress`). Not set: five times the usual step time, at least 30 seconds. For other programs: seconds for which
+    no rank does anything before HangSuspected is True; nothing is stopped. Not set: 600. 0: never, in both cases."""
     restart_grace_seconds: int | None = Field(default=None, ge=0, le=DAY)
     """Seconds that the ranks of workers which keep their pods get to save their work after SIGTERM when the group restarts. Ranks without
     a handler for SIGTERM, and ranks that are blocked, for example in a collective with a lost peer, get two seconds. Not set:

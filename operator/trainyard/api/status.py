@@ -119,7 +119,8 @@ class TrainingJobStatus(Model):
     phase: Phase = Phase.PENDING
     """The state of the job in one word, for people. Programs read the conditions."""
     reason: str | None = Field(default=None, max_length=MAX_REASON_LENGTH)
-    """Why the job waits, restarts, has fewer workers than requested or has finished, in one word. Not set while all workers run."""
+    """Why the job waits, restarts, has fewer workers than requested or has finished, in one word. While all workers run: the
+    reason of a warning, such as RanksIdle. Not set if there is none."""
     message: str | None = Field(default=None, max_length=MAX_SUMMARY_LENGTH)
     """The reason in one line, shortened for the printed table. The condition with that reason has the whole message."""
     conditions: list[Condition] = Field(

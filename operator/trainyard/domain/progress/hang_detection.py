@@ -15,7 +15,7 @@ from trainyard.api.constants import ANNOTATION_DUMP_STACKS, LABEL_JOB_NAME
 from trainyard.api.internal_status import StackDump
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, StatusChanges
-from trainyard.domain.decisions import Clear, ConditionUpdate, Event, SetTrue
+from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Remove, SetTrue
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView, State
 from trainyard.domain.wording import counted
@@ -56,7 +56,9 @@ def _hangs(snapshot: Snapshot, now: datetime) -> tuple[list[ConditionUpdate], li
             suspected = Clear(C.HANG_SUSPECTED, Reason.PROGRESS_REPORTED, why)
         return [detected, suspected], []
     # Without agents, or with a limit of 0, the user has chosen to look for none.
-    if not snapshot.expects_agents or snapshot.job.spec.recovery.hang_timeout_seconds == 0 or not status.running_time:
+    if not snapshot.expects_agents or snapshot.job.spec.recovery.hang_timeout_seconds == 0:
+        return [Remove(C.HANG_DETECTION_LIMITED), Remove(C.HANG_SUSPECTED)], []
+    if not status.running_time:
         return [], []
     left = (status.running_time + FIRST_REPORT - now).total_seconds()
     if left > 0:

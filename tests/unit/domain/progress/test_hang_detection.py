@@ -70,6 +70,14 @@ def test_nothing_is_missing_where(scene: Scene) -> None:
     assert not after(scene).holds(C.HANG_SUSPECTED)
 
 
+def test_limit_of_zero_removes_both_conditions() -> None:
+    before = after(idle(RUNS, 0, 1))
+    assert before.holds(C.HANG_SUSPECTED)
+    off = job(2, template=SUPERVISED, recovery={"hangTimeoutSeconds": 0}).running(seconds_ago=400).with_agents()
+    status = after(replace(idle(off, 0, 1), status=before))
+    assert [status.condition(kind) for kind in (C.HANG_SUSPECTED, C.HANG_DETECTION_LIMITED)] == [None, None]
+
+
 def test_later_progress_clears_both_conditions() -> None:
     before = after(idle(RUNS, 0, 1))
     assert before.holds(C.HANG_SUSPECTED)
