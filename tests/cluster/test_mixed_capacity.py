@@ -37,6 +37,7 @@ def nodes_of(kube: Kube, size: int) -> list[str]:
     return [newest(kube, index)["spec"]["nodeName"] for index in range(size)]
 
 
+@LONG
 def test_spot_workers_are_reclaimed_first_and_return(kube: Kube) -> None:
     with spot_nodes(kube):
         kube.apply(mixed(6, on_demand=2))

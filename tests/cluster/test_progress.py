@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dev.demo import install
+from tests.cluster.elastic_group import LONG
 from tests.cluster.kube import Json, Kube, job, main_container
 
 TRAIN = """
@@ -143,6 +144,7 @@ def test_a_pod_reports_only_its_own_ranks(kube: Kube) -> None:
     kube.until(lambda: step(kube) == 12, 30, "the step in the status")
 
 
+@LONG
 def test_straggling_rank_is_named(kube: Kube) -> None:
     """All steps take the same time; the ranks differ in their compute time."""
     manifest = training(replicas=4)
