@@ -136,7 +136,13 @@ def test_defaults_and_documentation_come_from_the_server(kube: Kube) -> None:
     stored = kube.get("tj", "job")["spec"]
     assert (stored["framework"], stored["replicas"], stored["processesPerReplica"]) == ("torch", 1, "auto")
     limits = {"maxRestarts": 10, "noProgressLimit": 3, "forceDeleteAfterSeconds": 300}
-    means = {"agent": "auto", "minRestartScope": "Process", "warmStart": True, "avoidNodes": True}
+    means = {
+        "agent": "auto",
+        "hiddenFailures": "Warn",
+        "minRestartScope": "Process",
+        "warmStart": True,
+        "avoidNodes": True,
+    }
     assert stored["recovery"] == {**limits, **means}
     assert stored["lifecycle"] == {"suspend": False, "cleanPods": "Running", "success": "AllWorkers"}
     assert "How many failures may restart the job" in kube.run("explain", "tj.spec.recovery.maxRestarts")

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.elastic_group import LONG
 from tests.cluster.kube import Kube
 from tests.cluster.recorded_training import BATCH, PROGRAM, SAMPLES, STEPS, steps, training
 
 SIZES = (2, 5, 3, 6, 1)
 
 
+@LONG
 def test_five_resizes_leave_samples_and_losses_unchanged(kube: Kube, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     kube.run("create", "configmap", "elastic", f"--from-file={PROGRAM}")

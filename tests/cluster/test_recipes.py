@@ -24,7 +24,7 @@ from dev.localcluster import images
 from tests.cluster.kube import Json, Kube, main_container
 
 FOLDER = ROOT / "examples/recipes"
-SAMPLE = ("images", "characters-tensor", "parameter-server")
+SAMPLE = ("images", "characters-tensor")
 TIMEOUT_SECONDS = 420
 
 
