@@ -32,6 +32,14 @@ def _jobs(phase: str) -> str:
     return f'count(trainyard_job_phase{{{ALL}, phase="{phase}"}}) or vector(0)'
 
 
+def _total_and_each(metric: str) -> tuple[Query, Query]:
+    """Return the queries of the sum of a metric over all jobs, and of each job."""
+    return (
+        Query(f"sum(trainyard_job_{metric}{{{ALL}}}) or vector(0)", "total"),
+        Query(_of_each(metric), "{{namespace}}/{{name}}", rare=True),
+    )
+
+
 def _of_each(metric: str, more: str = "") -> str:
     return f"max by (namespace, name) (trainyard_job_{metric}{{{ALL}{more}}})"
 
@@ -230,10 +238,7 @@ FAULTS = Row(
             "Straggling ranks",
             "Ranks that have been slower than the others of their job for a minute. `status.stragglers` names them and their nodes.",
             COUNT,
-            (
-                Query(f"sum(trainyard_job_straggling_ranks{{{ALL}}}) or vector(0)", "total"),
-                Query(_of_each("straggling_ranks"), "{{namespace}}/{{name}}", rare=True),
-            ),
+            _total_and_each("straggling_ranks"),
             limits={1: POOR},
             width=8,
         ),
@@ -241,10 +246,7 @@ FAULTS = Row(
             "Avoided nodes",
             "Nodes that failed a job twice. `status.suspectNodes` has details. A node that several jobs avoid is probably broken.",
             COUNT,
-            (
-                Query(f"sum(trainyard_job_avoided_nodes{{{ALL}}}) or vector(0)", "total"),
-                Query(_of_each("avoided_nodes"), "{{namespace}}/{{name}}", rare=True),
-            ),
+            _total_and_each("avoided_nodes"),
             limits={1: POOR},
             width=8,
         ),
@@ -252,10 +254,7 @@ FAULTS = Row(
             "Suspected hangs",
             "Jobs that report no progress and of which no rank does anything. The stacks are in the logs of the pods.",
             COUNT,
-            (
-                Query(f"sum(trainyard_job_hang_suspected{{{ALL}}}) or vector(0)", "total"),
-                Query(_of_each("hang_suspected"), "{{namespace}}/{{name}}", rare=True),
-            ),
+            _total_and_each("hang_suspected"),
             limits={1: BAD},
             width=8,
         ),

@@ -115,8 +115,7 @@ class HangDiagnosis:
         The ranks are left alone for a while: where one exits, those that wait for it elsewhere exit too, and their stacks are lost.
         """
         began = time.monotonic()
-        self._group.ask(STACKS)
-        self._wait_until(began + ASK_SECONDS)
+        self._ask_to_write(STACKS)
         texts = self._progress.stacks()
         if self._progress.launcher:
             # Ranks without a launcher write their stacks themselves, at the signal that ends them.

@@ -130,14 +130,11 @@ class Progress:
 
     def traces(self) -> dict[int, str]:
         """Return what the ranks have written since `forget_traces`, whether they report progress or not."""
-        texts = {rank: self._tail(f"{rank}{trainyard_stacks.SUFFIX}") for rank in self._files(trainyard_stacks.SUFFIX)}
-        return {rank: text for rank, text in texts.items() if text}
+        return self._traces("")
 
     def program_traces(self) -> dict[int, str]:
         """Return the same of programs without a rank, by their process ID."""
-        prefix, suffix = trainyard_stacks.PROGRAM_PREFIX, trainyard_stacks.SUFFIX
-        texts = {pid: self._tail(f"{prefix}{pid}{suffix}") for pid in self._files(suffix, prefix)}
-        return {pid: text for pid, text in texts.items() if text}
+        return self._traces(trainyard_stacks.PROGRAM_PREFIX)
 
     def forget_traces(self) -> None:
         """Empty the files in which ranks and programs write their stacks on request."""
@@ -173,6 +170,11 @@ class Progress:
             if name.startswith(prefix) and name.endswith(suffix)
         ]
         return sorted(int(rank) for rank in ranks if rank.isascii() and rank.isdecimal() and len(rank) < 10)
+
+    def _traces(self, prefix: str) -> dict[int, str]:
+        suffix = trainyard_stacks.SUFFIX
+        texts = {number: self._tail(f"{prefix}{number}{suffix}") for number in self._files(suffix, prefix)}
+        return {number: text for number, text in texts.items() if text}
 
     def _tail(self, name: str) -> str:
         try:

@@ -126,13 +126,12 @@ class RankRecords:
         """
         owners: dict[int, set[int]] = {}
         for record, group in self._groups_of_helpers():
-            # A helper such as an inference engine may form a group of its own.
             if group.size > 1:
                 owners.setdefault(group.rank, set()).add(self._given_rank(record.owner))
         return any(len(each) > 1 for each in owners.values())
 
     def _given_rank(self, owner: int) -> int:
-        """Return what tells a process from the others that were given a rank: the stages of a script have the same one, one by one."""
+        """Return the rank that a process was given, or a number of its own. The stages of a script have the same rank in turn."""
         record = self._records.get(owner)
         return -owner if record is None or record.rank is None else record.rank
 
