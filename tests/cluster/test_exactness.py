@@ -65,11 +65,11 @@ def begin(kube: Kube, name: str, folder: Path) -> None:
     kube.apply(digits(kube, name, folder / name))
 
 
-def begun(kube: Kube, name: str, folder: Path) -> None:
+def begun(kube: Kube, name: str, folder: Path, *, after: int = HIT_AFTER) -> None:
     """Start a run, and wait until it has made some steps."""
     begin(kube, name, folder)
     kube.wait_phase(name, "Running", 60)
-    kube.until(lambda: max(losses(kube.run("logs", f"{name}-worker-0-1")), default=0) >= HIT_AFTER, 120, "some steps")
+    kube.until(lambda: max(losses(kube.run("logs", f"{name}-worker-0-1")), default=0) >= after, 120, "some steps")
 
 
 def test_recovery_reproduces_losses_and_weights_exactly(kube: Kube, calm: str, tmp_path: Path) -> None:
@@ -122,8 +122,9 @@ def suspend(kube: Kube, name: str, *, on: bool) -> None:
     kube.run("patch", "tj", name, "--type=merge", "-p", json.dumps(change))
 
 
-def test_suspended_training_resumes_at_the_next_step(kube: Kube, calm: str, tmp_path: Path) -> None:
-    begun(kube, "paused", tmp_path)
+@pytest.mark.parametrize("after", [5, HIT_AFTER], ids=["at once", "later"])
+def test_suspended_training_resumes_at_the_next_step(kube: Kube, calm: str, tmp_path: Path, after: int) -> None:
+    begun(kube, "paused", tmp_path, after=after)
     suspend(kube, "paused", on=True)
     kube.wait_phase("paused", "Suspended")
     kube.until(lambda: not kube.pods("paused"), 60, "its pods to be gone")

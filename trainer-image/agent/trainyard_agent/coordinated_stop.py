@@ -16,7 +16,7 @@ AGREE_SECONDS = 5.0
 """How long the operator gets to name a step before ranks that are asked to exit get the signal."""
 RESERVED_SHARE = 0.2
 """Of the grace period: reserved for ranks that did not exit as agreed."""
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.25
 """How often to look for ranks that take part."""
 
 

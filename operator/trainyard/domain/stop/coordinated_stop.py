@@ -21,6 +21,8 @@ RECONNECT_TIMEOUT = timedelta(seconds=3)
 """How long an agent may take to connect again."""
 MIN_STOP_TIME = timedelta(seconds=2)
 """The least time in which a coordinated stop can succeed."""
+JOIN_TIMEOUT = timedelta(seconds=3)
+"""How long agents may take to report that their ranks take part: they look every 0.25 seconds whether all have called `must_stop`."""
 STEP_REPORT_TIMEOUT = timedelta(seconds=10)
 """How long agents may take to report their step. Ranks wait twice as long, so that the chosen step reaches them in time."""
 
@@ -41,8 +43,8 @@ def plan_coordinated_stop(snapshot: Snapshot, now: datetime) -> Outcome | None:
 
 
 def _request(snapshot: Snapshot, now: datetime) -> Outcome | None:
-    why = _stop_reason(snapshot)
-    if why is None or _participants(snapshot) is None:
+    why, agents = _stop_reason(snapshot), _group(snapshot)
+    if why is None or agents is None or not any(agent.leave for agent in agents):
         return None
     stop = CoordinatedStop(attempt=snapshot.job.status.attempt, time=now, reason=why[:MAX_REASON_LENGTH])
     left = _time_left(snapshot, stop, now)
@@ -52,10 +54,10 @@ def _request(snapshot: Snapshot, now: datetime) -> Outcome | None:
 def _choose_step(snapshot: Snapshot, stop: CoordinatedStop, now: datetime) -> Outcome | None:
     if _stop_reason(snapshot) is None:
         return _store(None)
-    agents, left = (
-        _participants(snapshot),
-        min(STEP_REPORT_TIMEOUT - (now - stop.time), _time_left(snapshot, stop, now)),
-    )
+    agents = _group(snapshot)
+    joined = agents is not None and all(agent.leave for agent in agents)
+    limit = STEP_REPORT_TIMEOUT if joined else JOIN_TIMEOUT
+    left = min(limit - (now - stop.time), _time_left(snapshot, stop, now))
     if agents is None or left <= timedelta():
         return None
     passed = [agent.leave.passed for agent in agents if agent.leave and agent.leave.asked]
@@ -140,10 +142,10 @@ def _reconnect_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     return max((wait for wait in waits if timedelta() < wait <= RECONNECT_TIMEOUT + timedelta(seconds=1)), default=None)
 
 
-def _participants(snapshot: Snapshot) -> list[AgentView] | None:
-    """Return the agents of all workers where the ranks of each run and can wait for each other; else None."""
+def _group(snapshot: Snapshot) -> list[AgentView] | None:
+    """Return the agents of all workers where the ranks of each run; else None."""
     attempt = snapshot.job.status.attempt
-    agents = [agent for agent in _running_agents(snapshot) if agent.leave and agent.attempt == attempt]
+    agents = [agent for agent in _running_agents(snapshot) if agent.attempt == attempt]
     present = {pod.index for pod in snapshot.current}
     whole = present.issuperset(range(snapshot.size.current)) and len(agents) == len(snapshot.current)
     return agents if whole else None

@@ -69,19 +69,29 @@ def test_deletion_suspension_and_resize_stop_in_coordination_too() -> None:
 @pytest.mark.parametrize(
     "scene",
     [
-        part(LEAVES, StopProgress(), StopProgress(), None),
+        part(LEAVES, None, None, None),
         part(LEAVES, StopProgress(), state=AgentState.FAILED),
         LEAVES.with_unreachable_node(2),
         part(LEAVES, StopProgress(), StopProgress(), StopProgress()).disconnected(2),
         replace(LEAVES, agents={}),
         LEAVES.gone(2),
     ],
-    ids=["one takes no part", "one has failed", "one is silent", "one is away", "no agents", "one is gone"],
+    ids=["none takes part", "one has failed", "one is silent", "one is away", "no agents", "one is gone"],
 )
 def test_incapable_worker_makes_no_worker_wait(scene: Scene) -> None:
     decided = act(scene)
     assert decided.status.internal.coordinated_stop is None
     assert decided.status.attempt == 2 or decided.requeue_after is not None
+
+
+def test_ranks_may_join_shortly_after_the_request() -> None:
+    early = part(LEAVES, StopProgress(), StopProgress(), None)
+    assert act(early).status.internal.coordinated_stop == ASKED.evolve(time=NOW), "two are asked to wait"
+    one_missing = part(WAITS, *waiting(7, 7), None)
+    assert (act(one_missing).status, act(one_missing).requeue_after) == (WAITS.status, 2.0)
+    assert act(part(one_missing, *waiting(7, 7, 6))).status.internal.coordinated_stop == KNOWN
+    never = one_missing.with_status(coordinated_stop=ASKED.evolve(time=ago(3)))
+    assert act(never).status.attempt == 2, "a rank that never calls must_stop costs three seconds"
 
 
 def test_missing_answers_are_waited_for() -> None:
