@@ -201,7 +201,7 @@ def test_non_finite_loss_is_reported_once_per_episode(caplog: pytest.LogCaptureF
         for step, loss in enumerate((0.5, nan, nan, 0.4, torch.tensor(inf))):
             monitor.step(step, loss=loss, grad_norm=inf)
     message = [record.getMessage() for record in caplog.records]
-    assert [text.split(", and later")[0] for text in message] == [
+    assert [text.split(": resume")[0] for text in message] == [
         "step 1: the loss is nan",
         "step 4: the loss is inf",
     ]
