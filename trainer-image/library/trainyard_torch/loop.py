@@ -14,7 +14,8 @@ from trainyard_torch.checkpoint.train_state import TrainState
 from trainyard_torch.export.record import Provenance
 from trainyard_torch.mesh import size
 from trainyard_torch.monitoring.monitor import Monitor
-from trainyard_torch.parallel.gradients import GradientSync, clip_grad_norm_
+from trainyard_torch.parallel.clipping import GradientClipper
+from trainyard_torch.parallel.gradients import GradientSync
 from trainyard_torch.precision import Precision
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Step:
         self.number, self.weight = number, 0.0
         self.loss: Tensor | None = None
         self._parts, self._gradient_sync, self._precision, self._monitor = parts, gradient_sync, precision, monitor
-        self.share = sum(part.weight for part in parts)
+        self.share = sum([part.weight for part in parts])
         self._due = len(parts)
 
     def __iter__(self) -> Iterator[Any]:
@@ -150,11 +151,10 @@ class Loop:
         self._check_fp16()
         if checkpoints and checkpoints.policy.keep.best and checkpoint_metrics is None:
             raise ValueError("the policy keeps the best checkpoints but no metric is reported: pass checkpoint_metrics")
-        self._checkpoints, self._tracking, self._lr_schedule, self._max_grad_norm = (
-            checkpoints,
-            tracking,
-            lr_schedule,
-            max_grad_norm,
+        self._checkpoints, self._tracking, self._lr_schedule = checkpoints, tracking, lr_schedule
+        parameters = (parameter for each in self._models for parameter in each.parameters())
+        self._clipper = (
+            None if max_grad_norm is None else GradientClipper(parameters, training.mesh, max_norm=max_grad_norm)
         )
         self._checkpoint_metrics = checkpoint_metrics
         self._state = self._checkpoint_state(extra_state or {})
@@ -208,7 +208,7 @@ class Loop:
             step.check()
             norm = self._update()
             self.monitor.step(
-                number, samples=self._samples(parts), loss=step.loss, loss_share=step.share, grad_norm=norm
+                number, samples=self._samples(step.share), loss=step.loss, loss_share=step.share, grad_norm=norm
             )
             self._save(number)
         self._data.close()
@@ -258,11 +258,10 @@ class Loop:
     def _update(self) -> Tensor | None:
         norm = None
         with self.monitor.phase("optimizer"):
-            if self._max_grad_norm is not None:
+            if self._clipper:
                 for optimizer in self._optimizers:
                     self._precision.unscale(optimizer)
-                parameters = (parameter for model in self._models for parameter in model.parameters())
-                norm = clip_grad_norm_(parameters, self._training.mesh, self._max_grad_norm)
+                norm = self._clipper.clip()
             for optimizer in self._optimizers:
                 self._precision.step(optimizer)
                 optimizer.zero_grad()
@@ -287,12 +286,10 @@ class Loop:
         with self.monitor.phase("checkpoint"):
             checkpoints.save(number, self._state, data=self._data.state_dict(), metrics=metrics, tier=tier, wait=wait)
 
-    def _samples(self, parts: list[LoadedMicroBatch]) -> int:
-        """Return the samples that this process counts. Of processes with the same samples, only the first counts them."""
-        if not self._counts:
-            return 0
-        return round(
-            sum(part.weight for part in parts) * self._data.batches.batch_size / self._training.data_shard.world_size
+    def _samples(self, share: float) -> int:
+        """Return the samples of a step that this process counts. Of processes with the same samples, only the first counts them."""
+        return (
+            round(share * self._data.batches.batch_size / self._training.data_shard.world_size) if self._counts else 0
         )
 
     def _compute_phases(self) -> tuple[str, ...]:
