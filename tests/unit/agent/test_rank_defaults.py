@@ -41,7 +41,7 @@ def test_standard_error_is_kept_for_certain(words: list[str], *, keeps: bool) ->
         (WARN, True, None),
         ({"NCCL_DEBUG": "INFO"}, False, None),
         ({}, False, None),
-        ({**WARN, "NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p"}, False, None),
+        ({**WARN, "NCCL_DEBUG_FILE": "/logs/nccl.%h.%p"}, False, None),
     ],
 )
 def test_warnings_of_nccl_go_to_standard_error(

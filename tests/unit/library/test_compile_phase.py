@@ -1,12 +1,15 @@
 """The agent hears when torch compiles, so that it takes no compilation for a hang."""
 
 import sys
-from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from trainyard_torch.monitoring.compile_phase import CALLBACKS, CompilePhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Agent:

@@ -77,7 +77,7 @@ def test_hidden_gpus_are_no_fault_of_the_node(value: str) -> None:
 def test_mig_slices_count_as_torch_shows_them() -> None:
     assert decided(1, 1, 1, is_mig=True) == "cuda"
     # The operator counts slices as one; with MIG's strategy `single`, they have the name of whole GPUs.
-    with pytest.raises(ValueError, match="one MIG slice of several. Set processesPerReplica to 1"):
+    with pytest.raises(ValueError, match=r"one MIG slice of several\. Set processesPerReplica to 1"):
         decided(1, 2, 2, is_mig=True)
     assert decided(1, 2, 1, is_mig=True) == "cuda"
 

@@ -103,7 +103,7 @@ def phase() -> str | None:
     """Return the phase that this process reported last; None where it has reported nothing, or no agent listens."""
     path = own_file()
     # To open it would make the file, and the agent would know of a rank that has reported nothing.
-    return _opened(path).phase if path and os.path.exists(path) else None
+    return _opened(path).phase if path and os.path.exists(path) else None  # noqa: PTH110 - pathlib takes its time to import
 
 
 def own_file() -> str | None:

@@ -198,13 +198,7 @@ def start(
             _destroy_groups(error.code or 0, where)
         raise
     except BaseException as error:
-        if where.type == "cuda" and isinstance(error, Exception):
-            # gpu-only: the end of a process by an exception
-            exit_soon_after(error)
-        # With other processes, it would wait for processes that may have exited.
-        if process.world_size == 1 and dist.is_initialized():
-            with suppress(NoResponseError):
-                run_with_timeout(DESTROY_TIMEOUT_SECONDS, lambda: _destroy_on(where))
+        _release_after(error, process, where)
         raise
     else:
         _destroy_after_training(where)
@@ -239,6 +233,17 @@ def _destroy_groups(code: int, device: torch.device) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _release_after(error: BaseException, process: ProcessInfo, device: torch.device) -> None:
+    """Release what an exception leaves behind, and have the process exit soon if the exception ends it."""
+    if device.type == "cuda" and isinstance(error, Exception):
+        # gpu-only: the end of a process by an exception
+        exit_soon_after(error)
+    # With other processes, it would wait for processes that may have exited.
+    if process.world_size == 1 and dist.is_initialized():
+        with suppress(NoResponseError):
+            run_with_timeout(DESTROY_TIMEOUT_SECONDS, lambda: _destroy_on(device))
 
 
 def _destroy_after_training(device: torch.device) -> None:
