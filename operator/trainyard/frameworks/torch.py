@@ -21,7 +21,7 @@ IDENTITY_VARIABLES = frozenset(
 )
 """Variables of ranks and rendezvous. Set by the user they may not match the real group, which causes a warning."""
 MAX_OMP_THREADS = 8
-"""More threads do not make the operations of a rank faster, and each thread of a loader or a checkpoint gets a pool of this size."""
+"""More threads do not make a rank faster. Each thread of a loader or a checkpoint gets a pool of this size."""
 MAX_COMPILE_PROCESSES = 32
 """Torch's own maximum. It counts the cores of the node, and not those of the container or of one rank."""
 FLIGHT_RECORDER_VARIABLES = frozenset({"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"})

@@ -103,10 +103,13 @@ def test_recorder_written_by_nccl_timeout_is_reported(program: Path, tmp_path: P
         assert f"ranks 2, 3 kept in {tmp_path}/kept/flight-recorder-job-uid/1" in errors
 
 
-def recorder_of(
-    folder: Path, attempt: int = 1, /, clock: Callable[[], float] = time.monotonic, **environment: str
-) -> Recorder:
+def recorder_of(folder: Path, attempt: int = 1, /, **environment: str) -> Recorder:
     """Return the recorder of worker 1, which has the ranks 2 and 3."""
+    return timed_recorder(folder, time.monotonic, attempt, **environment)
+
+
+def timed_recorder(folder: Path, clock: Callable[[], float], attempt: int = 1, /, **environment: str) -> Recorder:
+    """Return the same with this clock."""
     variables = {FOLDER_VARIABLE: str(folder), **environment}
     return Recorder(variables, place({**WORKER_VARIABLES, "TRAINYARD_ATTEMPT": str(attempt)}), lambda _: None, clock)
 
@@ -173,7 +176,7 @@ def test_user_variables_are_preserved(tmp_path: Path) -> None:
 def test_file_that_is_cut_is_no_answer(tmp_path: Path) -> None:
     """A rank that writes a large file pauses for longer than a look takes."""
     now, whole = [0.0], pickle.dumps({"entries": ["all_reduce"] * 100})
-    with recorder_of(tmp_path, 1, lambda: now[0]) as ours:
+    with timed_recorder(tmp_path, lambda: now[0]) as ours:
         os.mkfifo(pipe := f"{ours.variables[PIPE_VARIABLE]}3.pipe")
         reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         assert ours.ask()

@@ -2,10 +2,13 @@
 
 import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.unit.agent.worker_environment import AGENT_SOURCE, WORKER_VARIABLES
 from trainyard_agent.shared_memory import HOST_NAMESPACE, remove_leftovers
 
 
@@ -69,3 +72,38 @@ def test_shared_memory_of_the_node_is_left_alone(shm: Path, tmp_path: Path) -> N
     assert remove_leftovers(shm, tmp_path / "nothing") == 0
     assert len(list(shm.iterdir())) == 6
     assert remove_leftovers(tmp_path / "nothing") == 0
+
+
+RESTARTS = """
+import functools, os, pathlib, sys
+from trainyard_agent import worker
+from trainyard_agent.attempt import Command
+from trainyard_agent.container_restart import ContainerRestart
+from trainyard_agent.group import Group
+from trainyard_agent.orders import Final, OperatorView
+from trainyard_agent.probe_state import ProbeState
+shm, namespace = map(pathlib.Path, sys.argv[1:])
+worker.remove_leftovers = functools.partial(worker.remove_leftovers, shm, namespace)
+class Fails:
+    is_active = True
+    def view(self, since): return OperatorView(None, Final.OVER, answered=True, silence=0.0)
+    def report(self, *_, **__): pass
+    def report_idle(self, *_): pass
+    def pending_stacks(self): return None
+    def report_stacks(self, *_): pass
+with Group() as group:
+    command = Command(["sh", "-c", f"touch {shm}/nccl-of-a-rank; exit 3"], starts_ranks=False)
+    restarts, probes = ContainerRestart({}, print), ProbeState({}, print)
+    print(worker.Worker(command, os.environ, group, Fails(), print, restarts, probes).run(wait=False).code)
+"""
+
+
+def test_next_attempt_starts_without_leftovers(shm: Path, namespace: Path) -> None:
+    environment = {**os.environ, **WORKER_VARIABLES, "PYTHONPATH": str(AGENT_SOURCE)}
+    command = [sys.executable, "-c", RESTARTS, str(shm), str(namespace)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.splitlines()[-2:] == [
+        "removed files in shared memory that ranks had left behind files=4",
+        "3",
+    ], done.stderr
+    assert sorted(each.name for each in shm.iterdir()) == KEPT

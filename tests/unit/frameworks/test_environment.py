@@ -54,7 +54,7 @@ def test_parallelism_is_absent_where_not_given() -> None:
     assert "TRAINYARD_PARALLELISM" not in environment_of(made).keys() | restart_environment(made).keys()
 
 
-def test_only_the_main_container_is_told_its_accelerators() -> None:
+def test_only_the_main_container_gets_its_accelerators() -> None:
     name = "TRAINYARD_ACCELERATORS_PER_REPLICA"
     made = worker(container(resources=EIGHT_GPUS), container("sidecar"))
     assert environment_of(made)[name] == restart_environment(made)[name] == "8"

@@ -110,7 +110,7 @@ def test_close_after_torch_forgot_its_callbacks(torch_callbacks: Handler) -> Non
 
 
 @pytest.mark.parametrize("agent", [None, SimpleNamespace(progress=print)], ids=["none", "an older one"])
-def test_agent_that_cannot_tell_its_phase(agent: object, torch_callbacks: Handler) -> None:
+def test_agent_without_a_phase_is_left_alone(agent: object, torch_callbacks: Handler) -> None:
     made = CompilePhase(agent)
     made.register()
     assert not made.is_pending

@@ -13,7 +13,7 @@ LAZY_GLOO_VARIABLE = "TORCH_GLOO_LAZY_INIT"
 MANY_RANKS = 256
 """From so many ranks on, gloo connects a rank with another one at their first exchange, with torch 2.8 and newer.
 
-Before that, each group of all ranks costs a rank one connection to each other one. In small groups these cost little, and a lazy connection to
+Otherwise, each group of all ranks costs a rank one connection to each other one. In small groups these cost little. A lazy connection to
 a rank that has just exited may wait without a limit (pytorch/gloo#520), until the agent notices the hang.
 """
 
@@ -36,7 +36,7 @@ def rank_defaults(
 def keeps_standard_error(words: Sequence[str]) -> bool:
     """Return whether a command certainly leaves the standard error of its Python program as it is.
 
-    NCCL opens its file anew, and truncates it: a log file to which a shell or a launcher has redirected the program would lose its begin.
+    NCCL opens and truncates its file. A log file to which a shell or a launcher has redirected the program would lose its begin.
     """
     names = [name for word in words for name in word.split()]
     redirects = any(mark in word for word in words for mark in REDIRECTIONS)

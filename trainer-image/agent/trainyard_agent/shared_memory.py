@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def _remove(file: Path) -> bool:
     return False
 
 
-def _open_names(folder: Path) -> Collection[str]:
+def _open_names(folder: Path) -> set[str]:
     """Return the names of the files of this folder that a visible process has opened or mapped."""
     found: set[str] = set()
     for process in Path("/proc").iterdir():

@@ -1,4 +1,4 @@
-"""Let a process on a GPU exit soon after an exception that ends it: nothing at its exit may wait for a lost device, disk or rank."""
+"""Let a process on a GPU exit soon after an exception that ends it. Its exit must not wait for a lost device, disk or rank."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _exit_now() -> None:
     with suppress(Exception):
         logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        # There may be none, or nobody reads it.
+        # There may be none, or one without a reader.
         with suppress(Exception):
             stream.flush()
     os._exit(1)
