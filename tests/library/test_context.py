@@ -169,6 +169,9 @@ def test_collectives_outlast_the_longest_allowance_below_the_agent(monkeypatch: 
     assert min(group_timeouts(monkeypatch, **below)) > allowance
     assert min(group_timeouts(monkeypatch, **below, TRAINYARD_HANG_TIMEOUT_SECONDS="7200")) > timedelta(seconds=7200)
     assert group_timeouts(monkeypatch, **below, TRAINYARD_HANG_TIMEOUT_SECONDS="0") == usual, "no hang detection"
+    monkeypatch.delenv("TRAINYARD_PROGRESS_FILE")
+    monkeypatch.delenv("TRAINYARD_HANG_TIMEOUT_SECONDS")
+    assert min(group_timeouts(monkeypatch, TRAINYARD_PROGRESS_DIR="/x")) > allowance, "below a launcher"
 
 
 def test_failure_on_a_gpu_exits_soon(monkeypatch: pytest.MonkeyPatch) -> None:

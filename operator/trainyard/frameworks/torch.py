@@ -21,7 +21,7 @@ IDENTITY_VARIABLES = frozenset(
 )
 """Variables of ranks and rendezvous. Set by the user they may not match the real group, which causes a warning."""
 MAX_OMP_THREADS = 8
-"""More threads do not make a rank faster. Each thread of a loader or a checkpoint gets a pool of this size."""
+"""Of a rank with an accelerator, which computes there. Each thread of a loader or a checkpoint gets a pool of this size."""
 MAX_COMPILE_PROCESSES = 32
 """Torch's own maximum. It counts the cores of the node, and not those of the container or of one rank."""
 FLIGHT_RECORDER_VARIABLES = frozenset({"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"})
@@ -98,7 +98,7 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
         variables |= dict.fromkeys(sorted(FLIGHT_RECORDER_VARIABLES), "2000")
     if (threads := cpus(container) or cpus(worker.spec.template["spec"])) is not None:
         for_each = max(1, threads // worker.job.processes)
-        variables["OMP_NUM_THREADS"] = str(min(MAX_OMP_THREADS, for_each))
+        variables["OMP_NUM_THREADS"] = str(min(MAX_OMP_THREADS, for_each) if worker.job.accelerators else for_each)
         variables["TORCHINDUCTOR_COMPILE_THREADS"] = str(min(MAX_COMPILE_PROCESSES, for_each))
     if worker.host_network:
         # A node has bridges and virtual interfaces without a route to its peers; NCCL could choose one of them.

@@ -129,6 +129,8 @@ def test_torchelastic_error_file_is_not_set() -> None:
         ({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}, "2"),
         (EIGHT_GPUS, "8"),
         ({"limits": {"nvidia.com/gpu": 8}, "requests": {"cpu": "192"}}, "8"),
+        # On CPUs, each core counts.
+        ({"requests": {"cpu": "192"}}, "192"),
         ({"limits": {"nvidia.com/gpu": 8}, "requests": {"cpu": "4"}}, "1"),
         ({"requests": {"cpu": "two"}}, None),
         ({"requests": None}, None),

@@ -1,7 +1,7 @@
 """Report the phase `compile` while torch.compile works, so that the agent does not take a compilation for a hang.
 
-A new sequence length, the last batch or the first evaluation compiles again, at any step. torch calls back at the start and the end of each
-compilation, which may be part of another one. Its list of callbacks is not public.
+A new sequence length, the last batch or the first evaluation compiles again, at any step. Callbacks of torch mark the start and the end of each
+compilation, which may be part of another one. They are not public.
 """
 
 from __future__ import annotations
