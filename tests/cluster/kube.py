@@ -141,6 +141,13 @@ def job(
     }
 
 
+def train_on_cpus(manifest: Json) -> Json:
+    """Have the programs of a TrainingJob use CPUs, although it requests GPUs: those of these nodes are simulated."""
+    container = main_container(manifest)
+    container.setdefault("env", []).append({"name": "TRAINYARD_ACCELERATORS_PER_REPLICA", "value": "0"})
+    return manifest
+
+
 def main_container(manifest: Json) -> Json:
     """Return the main container of a TrainingJob's template."""
     container: Json = manifest["spec"]["template"]["spec"]["containers"][0]

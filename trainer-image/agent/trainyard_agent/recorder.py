@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,10 @@ DEFAULTS = ((SIZE_VARIABLES, "2000"), (("TORCH_NCCL_DUMP_ON_TIMEOUT",), "1"))
 KEPT_ATTEMPTS = 3
 """Of a job, whose files are kept."""
 MAX_NAMED_RANKS = 16
+END = b"."
+"""The last byte of a whole file: torch writes a pickle, which ends with this instruction."""
+SETTLED_SECONDS = 1.0
+"""After so long without growth, a file with another end counts as whole, too: of a format that is not known here."""
 TEMPORARY = Path("/tmp")  # noqa: S108 - a folder of our own in it, by a name that people find
 
 
@@ -50,7 +55,14 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
 class Recorder:
     """The flight recorders of one attempt's ranks. Use it in a `with`. Where its folders cannot be made, it does nothing."""
 
-    def __init__(self, environment: Mapping[str, str], where: Place, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        where: Place,
+        log: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._ranks, self._attempt, self._log = where.ranks, where.attempt, log
         # On a volume that several namespaces share there may be another job of that name.
         names = (environment.get("TRAINYARD_JOB_NAME") or "job", environment.get("TRAINYARD_JOB_UID", "")[:8])
@@ -64,7 +76,8 @@ class Recorder:
         """Folders that this recorder made: for files, then for pipes."""
         self._at_start: Mapping[int, Stamp] = {}
         self._asked: Mapping[int, Stamp | None] = {}
-        self._seen: Mapping[int, Stamp] = {}
+        self._seen: dict[int, tuple[Stamp, float]] = {}
+        """The files as last looked at, and when they were first seen so."""
         self._done = False
 
     def __enter__(self) -> Recorder:  # noqa: PYI034 - Self needs Python 3.11
@@ -109,12 +122,20 @@ class Recorder:
         return bool(self._asked)
 
     def answered(self) -> bool:
-        """Return whether all have: their files are there, and have not grown since the last call."""
-        last, self._seen = self._seen, self._written()
+        """Return whether all have: their files are whole, and have not grown since the last call.
+
+        A large file is written for longer than a look takes, and the ranks are killed as soon as all have answered.
+        """
+        written, now = self._written(), self._clock()
+        unchanged = {rank for rank, stamp in written.items() if rank in self._seen and self._seen[rank][0] == stamp}
+        self._seen.update({rank: (stamp, now) for rank, stamp in written.items() if rank not in unchanged})
         return all(
-            self._seen.get(rank) not in {None, before} and self._seen[rank] == last.get(rank)
+            rank in unchanged and written[rank] != before and self._is_whole(rank, now)
             for rank, before in self._asked.items()
         )
+
+    def _is_whole(self, rank: int, now: float) -> bool:
+        return now - self._seen[rank][1] >= SETTLED_SECONDS or _last_byte(Path(f"{self._files}{rank}")) == END
 
     def summary(self) -> str:
         """Return where the files of this attempt are; empty where there are none."""
@@ -163,6 +184,20 @@ class Recorder:
                 f"cannot keep the flight recorder in {self._requested_folder}, which {FOLDER_VARIABLE} names: {error}"
             )
         return None
+
+
+def _last_byte(file: Path) -> bytes:
+    """Return the last byte of a regular file; nothing where it cannot be read."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, 1, max(0, os.fstat(descriptor).st_size - 1))
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 def _open_to_all(folder: Path) -> Path:

@@ -100,6 +100,13 @@ def progress(
             _opened(path).write(done, phase, end, _float(loss), _float(compute_seconds), measured)
 
 
+def phase() -> str | None:
+    """Return the phase that this process reported last; None where it has reported nothing, or no agent listens."""
+    path = own_file()
+    # To open it would make the file, and the agent would know of a rank that has reported nothing.
+    return _opened(path).phase if path and os.path.exists(path) else None  # noqa: PTH110 - pathlib takes its time to import
+
+
 def own_file() -> str | None:
     """Return the path of this rank's file, if an agent listens and the rank is known."""
     if (path := os.environ.get(FILE_VARIABLE)) or not (folder := os.environ.get(DIR_VARIABLE)):
@@ -235,6 +242,12 @@ class _File:
         text = ", ".join([f'"{name}": {value}' for name, value in fields.items()])
         # In one write, and always as long: the reader sees the old or the new content.
         os.pwrite(self._file, f"{{{text}}}".encode().ljust(MAX_BYTES), 0)
+
+    @property
+    def phase(self) -> str | None:
+        """The last phase; None where nothing was reported."""
+        phase = self._fields.get("phase")
+        return phase if isinstance(phase, str) else None
 
     def _open_again(self) -> None:
         """Make new files where the old ones were removed. The descriptors stay: the handler in C knows its own."""
