@@ -297,7 +297,12 @@ def test_small_steps_are_loaded_together(monkeypatch: pytest.MonkeyPatch, worker
     numbers = torch.arange(40)
     source, batches, calls = TensorDataset(numbers, numbers / 2), Batches(SampleOrder(40, 1), 4, 2), list[Any]()
     build = BatchBuilder.step
-    monkeypatch.setattr(BatchBuilder, "step", lambda *given: calls.append(1) or build(*given))
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return build(*given)
+
+    monkeypatch.setattr(BatchBuilder, "step", counted)
     with Loader(source, batches, ALONE, num_workers=workers) as loader:
         first = taken(loader, 3)
         assert len(calls) == (3 if loaded == 1 else loaded)
