@@ -17,6 +17,7 @@ from trainyard.api.agent_protocol import REPORT_PATH
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.certificate import CertificateFolder
 from trainyard.coordinator.progress_store import ProgressStore
+from trainyard.coordinator.request_limits import WorkerIndex
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
 from trainyard.domain.state.snapshot import JobView
@@ -57,6 +58,7 @@ class RunningCoordinator:
             lambda: self.leading,
             report_counter,
             sync_counter,
+            WorkerIndex(lambda: self.scene.pods),
         )
         self.port = 0
 

@@ -61,6 +61,26 @@ async def test_body_of_unauthenticated_request_is_not_read(coordinator: RunningC
     assert (status, answer["reason"]) == (401, "BadToken")
 
 
+@pytest.mark.parametrize("path", [REPORT_PATH, "/v1/sync"])
+async def test_body_of_unknown_pod_is_not_read(coordinator: RunningCoordinator, path: str) -> None:
+    status, answer = await coordinator.post(b"x" * (MAX_BODY_BYTES * 2), coordinator.token("pod-of-no-job"), path)
+    assert (status, answer["reason"]) == (403, "UnknownPod")
+
+
+@pytest.mark.parametrize("path", [REPORT_PATH, "/v1/sync"])
+async def test_body_has_the_size_of_its_job(coordinator: RunningCoordinator, path: str) -> None:
+    """A worker with one rank sends no half a megabyte, and one in chunks has no length before its end."""
+
+    async def in_chunks() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"x" * 10_000
+
+    status, answer = await coordinator.post(b"x" * 100_000, path=path)
+    assert (status, answer["reason"]) == (413, "TooLarge")
+    status, answer = await coordinator.post(b"", path=path, data=in_chunks())
+    assert (status, answer["reason"]) == (413, "TooLarge")
+
+
 async def test_standby_rejects_requests(coordinator: RunningCoordinator) -> None:
     coordinator.leading = False
     status, answer = await coordinator.post(GOOD)

@@ -1,6 +1,6 @@
 """The operator's view of the cluster. No I/O: scopes write the caches, reconciles read them between awaits."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,6 +111,11 @@ class Caches:
     def job(self, uid: str) -> JobRecord | None:
         """Return the job with this UID, in whichever namespace."""
         return next((job for cache in self.by_namespace.values() if (job := cache.jobs.get(uid))), None)
+
+    def pods(self) -> Iterator[PodView]:
+        """Yield the pods of all jobs."""
+        for cache in self.by_namespace.values():
+            yield from cache.pods.values()
 
     def jobs(self) -> list[JobRecord]:
         """Return all jobs."""
