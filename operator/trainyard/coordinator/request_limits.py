@@ -51,13 +51,24 @@ class WorkerIndex:
     """Returns the pods of all jobs, from the caches."""
     clock: Callable[[], float] = time.monotonic
     _built_at: float = field(default=float("-inf"), init=False)
-    _by_address: dict[str, int] = field(default_factory=dict, init=False)
+    _by_address: dict[str, list[str]] = field(default_factory=dict, init=False)
     _by_namespace: dict[str, int] = field(default_factory=dict, init=False)
 
     def at(self, address: str) -> int:
         """Return the number of workers at this address: several where they use their node's network."""
         self._refresh()
-        return self._by_address.get(address, 0)
+        return len(self._by_address.get(address, ()))
+
+    def namespace_at(self, address: str) -> str | None:
+        """Return the namespace of the first worker at this address; None where there is no known worker."""
+        self._refresh()
+        return next(iter(self._by_address.get(address, ())), None)
+
+    @property
+    def namespaces(self) -> int:
+        """The number of namespaces with workers."""
+        self._refresh()
+        return len(self._by_namespace)
 
     def in_namespace(self, namespace: str) -> int:
         """Return the number of workers in this namespace."""
@@ -67,10 +78,10 @@ class WorkerIndex:
     def _refresh(self) -> None:
         if self.clock() - self._built_at < INDEX_SECONDS:
             return
-        by_address: dict[str, int] = {}
+        by_address: dict[str, list[str]] = {}
         by_namespace: dict[str, int] = {}
         for pod in self.pods():
-            by_address[pod.ip] = by_address.get(pod.ip, 0) + 1
+            by_address.setdefault(pod.ip, []).append(pod.namespace)
             by_namespace[pod.namespace] = by_namespace.get(pod.namespace, 0) + 1
         by_address.pop("", None)
         self._by_address, self._by_namespace, self._built_at = by_address, by_namespace, self.clock()

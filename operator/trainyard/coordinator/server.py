@@ -32,7 +32,8 @@ from trainyard.coordinator import reports
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.assignments import Assignment, assignment
 from trainyard.coordinator.certificate import Certificate
-from trainyard.coordinator.listener import AuthenticatedConnections, listen
+from trainyard.coordinator.connection_limits import ConnectionLimits
+from trainyard.coordinator.listener import Admission, AuthenticatedConnections, listen
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
 from trainyard.coordinator.request_limits import RequestLimits, WorkerIndex
@@ -97,11 +98,20 @@ class CoordinatorServer:
         )
         await runner.setup()
         try:
-            tls, on_full = self.certificate.context, self.agent_registry.restart_grace_period
-            async with listen(runner, host, port, tls, self.authenticated, on_full) as bound_port:
+            admission = Admission(
+                self.authenticated,
+                ConnectionLimits(self.workers, time.monotonic),
+                self.agent_registry.restart_grace_period,
+                self._turned_away,
+            )
+            async with listen(runner, host, port, self.certificate.context, admission) as bound_port:
                 yield bound_port
         finally:
             await runner.cleanup()
+
+    def _turned_away(self, address: str) -> None:
+        if self.workers.at(address):
+            self.agent_registry.turned_away(address)
 
     async def _report(self, request: web.Request) -> web.Response:
         response = await self._respond(request, self.report_counter, self._accept_report)

@@ -14,7 +14,7 @@ from dev.benchmarks.agents.credentials import certificate
 from tests.support.jobs import UID
 from tests.support.running_coordinator import RunningCoordinator
 from trainyard.api.agent_protocol import MAX_BODY_BYTES, REPORT_PATH
-from trainyard.coordinator import listener, server
+from trainyard.coordinator import connection_limits, listener, server
 from trainyard.coordinator.progress_store import ProgressStore
 
 HEAD = b"POST /v1/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n"
@@ -120,7 +120,9 @@ async def test_idle_connection_is_closed(coordinator: RunningCoordinator, monkey
 async def test_connections_above_the_limit_wait(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_limits, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_limits, "MIN_AGE_SECONDS", 60.0)
+    coordinator.place("127.0.0.1")
     kept = [await asyncio.open_connection("localhost", coordinator.port, ssl=coordinator.client) for _ in range(2)]
     turn = asyncio.create_task(coordinator.post(GOOD))
     await asyncio.sleep(0.2)
@@ -132,7 +134,9 @@ async def test_connections_above_the_limit_wait(
 
 
 async def test_missing_handshake_times_out(coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_limits, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_limits, "MIN_AGE_SECONDS", 60.0)
+    coordinator.place("127.0.0.1")
     monkeypatch.setattr(listener, "TLS_HANDSHAKE_SECONDS", 0.2)
     kept = [await asyncio.open_connection("localhost", coordinator.port) for _ in range(2)]
     async with asyncio.timeout(10):

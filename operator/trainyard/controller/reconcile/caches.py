@@ -59,7 +59,7 @@ class Cache:
             agent=agent,
             reports=reports,
             agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
-            coordinator_up_since=agent_registry.since if agent_registry else None,
+            coordinator_up_since=agent_registry.since_for([pod.ip for pod in pods]) if agent_registry else None,
         )
 
     def add_found(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
