@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from ipaddress import ip_address
 
 from trainyard.coordinator.request_limits import RateLimits, WorkerIndex
@@ -49,6 +50,7 @@ class Refusal(Enum):
     """All connections are in use by others with as good a claim."""
 
 
+@lru_cache(maxsize=16_384)
 def plain_address(address: str) -> str:
     """Return an address as pods have it: an IPv4 address that is mapped into IPv6 as IPv4, and without a zone."""
     try:
