@@ -67,5 +67,5 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
 USER 65532:65532
 # Kubernetes asks by probes of its own.
 HEALTHCHECK NONE
-EXPOSE 8080
+EXPOSE 8080 8081
 ENTRYPOINT ["/opt/trainyard/bin/trainyard-operator"]

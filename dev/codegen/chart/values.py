@@ -45,6 +45,7 @@ class OperatorSettings(Values):
     api_qps: Qps
     api_burst: Burst
     http_port: OwnPort
+    health_port: OwnPort = OPTIONAL
     accelerators: Annotated[dict[ResourceName, DeviceProcesses], These] = OPTIONAL
 
 

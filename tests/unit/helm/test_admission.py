@@ -40,6 +40,13 @@ def test_ports_must_differ(chart: Chart) -> None:
         chart.render({"settings": {"httpPort": 8443}})
 
 
+@pytest.mark.parametrize("other", ["settings.httpPort", "coordinator.port"])
+def test_probes_have_a_port_of_their_own(chart: Chart, other: str) -> None:
+    port = {"settings.httpPort": 8080, "coordinator.port": 8443}[other]
+    with pytest.raises(RefusedError, match=f"settings.healthPort and {other} are both {port}"):
+        chart.render({"settings": {"healthPort": port}})
+
+
 def test_pod_security_adds_a_policy(chart: Chart) -> None:
     assert names(chart) == ["trainyard-author", "trainyard-operator"]
     assert names(chart, podSecurity="baseline") == ["trainyard-author", "trainyard-operator", "trainyard-pods"]

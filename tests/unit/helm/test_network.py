@@ -18,14 +18,15 @@ def policy(chart: Chart, values: dict[str, Any] | None = None, **more: Any) -> d
     pod = release.operator()["spec"]["template"]
     assert spec["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     named = {port["name"] for port in release.container()["ports"]}
-    assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == named
+    # The kubelet is always admitted to the port of the probes.
+    assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == named - {"health"}
     return spec
 
 
 def test_ingress_and_egress_of_the_operator(chart: Chart) -> None:
     spec = policy(chart)
     metrics, workers = spec["ingress"]
-    assert "from" not in metrics
+    assert metrics["from"] == [{"podSelector": {}}]
     assert workers["from"] == [{"podSelector": WORKERS, "namespaceSelector": {}}]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert spec["egress"] == [{"ports": [{"port": 443, "protocol": "TCP"}, {"port": 6443, "protocol": "TCP"}]}]

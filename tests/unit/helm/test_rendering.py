@@ -111,6 +111,7 @@ def test_settings_become_environment_variables(chart: Chart) -> None:
         "TRAINYARD_API_QPS": "50",
         "TRAINYARD_API_BURST": "100",
         "TRAINYARD_HTTP_PORT": "9090",
+        "TRAINYARD_HEALTH_PORT": "8081",
         "TRAINYARD_LEADER_ELECTION": "true",
         "TRAINYARD_LEASE_NAME": "blue-trainyard",
         "TRAINYARD_LEASE_DURATION_SECONDS": "30",
@@ -146,20 +147,21 @@ def test_lease_name_matches_its_permission(chart: Chart) -> None:
     assert named == [release.environment()["TRAINYARD_LEASE_NAME"]]
 
 
-def test_operator_probes_and_service_share_a_port(chart: Chart) -> None:
-    release = chart.render({"settings": {"httpPort": 9090}})
+def test_probes_and_service_have_ports_of_their_own(chart: Chart) -> None:
+    release = chart.render({"settings": {"httpPort": 9090, "healthPort": 9091}})
     container = release.container()
-    port, _ = container["ports"]
+    metrics, health, _ = container["ports"]
     probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     (service_port,) = release.one("Service", "trainyard-metrics")["spec"]["ports"]
 
-    assert (port["name"], port["containerPort"]) == ("http", 9090)
+    assert (metrics["name"], metrics["containerPort"]) == ("http", 9090)
+    assert (health["name"], health["containerPort"]) == ("health", 9091)
     assert {name: probe["path"] for name, probe in probes.items()} == {
         "startup": "/healthz",
         "liveness": "/healthz",
         "readiness": "/readyz",
     }
-    assert {probe["port"] for probe in probes.values()} == {"http"}
+    assert {probe["port"] for probe in probes.values()} == {"health"}
     assert service_port["targetPort"] == "http"
 
 
