@@ -15,6 +15,7 @@ from trainyard_torch.checkpoint.loader import CheckpointLoader, CheckpointSaveEr
 from trainyard_torch.checkpoint.manifest import Manifest, Name
 from trainyard_torch.checkpoint.memory import Memory
 from trainyard_torch.checkpoint.outcome import Outcome, agreed
+from trainyard_torch.checkpoint.plain_values import check_loadable
 from trainyard_torch.checkpoint.policy import CheckpointPolicy, SaveSchedule, Tier
 from trainyard_torch.checkpoint.state import plain, staged
 from trainyard_torch.checkpoint.store import Store
@@ -51,6 +52,7 @@ class Checkpoints:
 
     Raises:
         StoreError: there is no such store.
+        UnsafeTorchError: torch is older than 2.6.
         ValueError: TRAINYARD_ATTEMPT is not a number.
     """
 
@@ -159,6 +161,7 @@ class Checkpoints:
             CheckpointSaveError: only with `wait`: it could not be written.
             StaleAttemptError: a later attempt has started, now or while the last one was written: this process must exit.
             RuntimeError: `load` was not called.
+            UnsafeValueError: `state` has an object of a class that would not be loaded again.
             ValueError: `tier` is MEMORY and the policy keeps none there; or a metric is not a number. Or there is a
                     checkpoint of a later step, from which the next start would continue.
         """
@@ -181,7 +184,9 @@ class Checkpoints:
         manifest = Manifest(
             step, self.attempt, self._communicator.world_size, self._mesh, dict(data or {}), compared, time.time()
         )
-        self._start_save(manifest, staged(plain(state)), tier, memory)
+        current = plain(state)
+        check_loadable(current)
+        self._start_save(manifest, staged(current), tier, memory)
         self._made, self._tier = step, tier
         self._schedule.made(tier, step, began=began, now=time.monotonic())
         self._slow = False
