@@ -17,6 +17,7 @@ from trainyard_torch.checkpoint.memory import Memory
 from trainyard_torch.checkpoint.outcome import Outcome, agreed
 from trainyard_torch.checkpoint.plain_values import check_loadable
 from trainyard_torch.checkpoint.policy import CheckpointPolicy, SaveSchedule, Tier
+from trainyard_torch.checkpoint.save_planner import SavePlanner
 from trainyard_torch.checkpoint.state import plain, staged
 from trainyard_torch.checkpoint.store import Store
 from trainyard_torch.checkpoint.streams import patch_torch_checkpoint
@@ -77,6 +78,7 @@ class Checkpoints:
         self.newest: Manifest | None = None
         self.observers: list[Callable[[Manifest, str], None]] = []
         self._pending: BackgroundSave | None = None
+        self._planner = SavePlanner()
         self._schedule = SaveSchedule(self._policy, time.monotonic())
         self._slow = self._forgets = False
         self._made, self._tier = -1, Tier.MEMORY
@@ -219,6 +221,7 @@ class Checkpoints:
     def _start_save(self, manifest: Manifest, state: dict[str, Any], tier: Tier, memory: Memory | None) -> None:
         writer = CheckpointWriter(
             self._background,
+            self._planner,
             self._store,
             self._history,
             self._policy.keep,
@@ -273,6 +276,9 @@ class Checkpoints:
             background, self._background = self._background, Communicator(self._policy.give_up_seconds)
             if pending.ended():
                 background.close()
+        if outcome.wrong:
+            # Some ranks may have made a plan, and others not.
+            self._planner = SavePlanner()
         if outcome.behind:
             raise StaleAttemptError(outcome.behind)
         self._record_memory_outcome(outcome)
