@@ -1,7 +1,7 @@
 """Plan which rank writes which part of a checkpoint, and reuse the plan as long as no rank's state has another layout.
 
-torch 2.6 has no cache of plans. That of later releases keeps the plans of all ranks on rank 0, and a save that fails on one rank leaves
-the ranks with different caches (`docs/design/0039-…`).
+torch 2.6 has no cache of plans. The cache of later releases keeps the plans of all ranks on rank 0. A save that fails on one rank leaves the
+ranks with different caches there.
 """
 
 from __future__ import annotations
