@@ -49,7 +49,7 @@ def empty(folder: int, name: str, prefix: str) -> None:
     """Remove a folder, and its files that have this prefix. One with anything else stays. Raises OSError."""
     inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        for each in os.listdir(inner):
+        for each in os.listdir(inner):  # noqa: PTH208 - a descriptor has no Path
             if each.startswith(prefix):
                 with suppress(OSError):
                     os.unlink(each, dir_fd=inner)
