@@ -38,5 +38,8 @@ command -v python >/dev/null || ln -s "$(command -v python3)" /usr/local/bin/pyt
 getent group 1000 >/dev/null || echo 'trainer:x:1000:' >>/etc/group
 getent passwd 1000 >/dev/null || echo 'trainer:x:1000:1000::/workspace:/bin/sh' >>/etc/passwd
 
+# Older releases may run code from a file that they load as data (CVE-2025-32434).
+python3 -c 'import sys, torch; v = torch.__version__; sys.exit(
+    None if tuple(map(int, v.split(".")[:2])) >= (2, 6) else f"torch {v} of the base image is too old: 2.6 or later is needed")'
 python3 -c 'import numpy, torch, torch.distributed as d; assert d.is_gloo_available(); print("torch", torch.__version__)'
 command -v torchrun

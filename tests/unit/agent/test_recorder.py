@@ -261,3 +261,54 @@ def test_jobs_with_equal_names_have_separate_folders(tmp_path: Path) -> None:
     for uid in ("5f0e2c1b-3a77-4d52", "0c9d7be4-11f2-4a0e"):
         with recorder_of(tmp_path, TRAINYARD_JOB_UID=uid) as ours:
             assert ours.variables[FILE_VARIABLES[0]] == f"{tmp_path}/flight-recorder-job-{uid[:8]}/1/rank_"
+
+
+def refusal(folder: Path) -> str:
+    """What the agent logs of a folder that it does not use."""
+    lines: list[str] = []
+    with Recorder({FOLDER_VARIABLE: str(folder)}, place(WORKER_VARIABLES), lines.append) as ours:
+        assert FILE_VARIABLES[0] not in ours.variables
+    (line,) = lines
+    return line
+
+
+@pytest.mark.parametrize("link", ["flight-recorder-job", "flight-recorder-job/1"])
+def test_links_to_other_folders_are_not_followed(tmp_path: Path, link: str) -> None:
+    """On a volume that namespaces share, a neighbour may put a link in the place of a folder."""
+    victim, shared = tmp_path / "victim", tmp_path / "shared"
+    for step in (100, 200, 300, 400, 500):
+        (victim / str(step)).mkdir(parents=True)
+        (victim / str(step) / "weights").write_text("1")
+    victim.chmod(0o700)
+    (shared / link).parent.mkdir(parents=True)
+    (shared / link).symlink_to(victim)
+    assert refusal(shared).startswith(f"cannot keep the flight recorder in {shared}, which")
+    assert victim.stat().st_mode & 0o7777 == 0o700
+    assert sorted(each.name for each in victim.iterdir()) == ["100", "200", "300", "400", "500"]
+
+
+def test_only_recorder_files_are_removed(tmp_path: Path) -> None:
+    job = tmp_path / "flight-recorder-job"
+    for attempt in (1, 2, 3, 4, 5):
+        (job / str(attempt)).mkdir(parents=True)
+        (job / str(attempt) / "rank_0").write_text("trace")
+    (job / "1" / "weights").write_text("1")
+    for attempt in (1, 2, 3, 4, 5):
+        os.utime(job / str(attempt), ns=(attempt, attempt))
+    with recorder_of(tmp_path, 6):
+        assert sorted(each.name for each in job.iterdir()) == ["1", "4", "5", "6"]
+        assert [each.name for each in (job / "1").iterdir()] == ["weights"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a folder of another user")
+def test_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "flight-recorder-job").mkdir()
+    os.chown(tmp_path / "flight-recorder-job", 12345, 12345)
+    assert refusal(tmp_path).endswith("flight-recorder-job belongs to user 12345")
+
+
+def test_user_of_a_file_server_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flight-recorder-job").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with recorder_of(tmp_path) as ours:
+        assert FILE_VARIABLES[0] in ours.variables
