@@ -161,6 +161,7 @@ class Admission(Switch):
 
     pod_security: Literal["", "baseline", "restricted"] = OPTIONAL
     guard_service_accounts: bool = OPTIONAL
+    system_namespaces: Annotated[list[Name], Once] = OPTIONAL
 
 
 class MetricsService(Switch):

@@ -64,8 +64,10 @@ def test_operator_and_configured_peers_reach_workers(chart: Chart, monkeypatch: 
     assert operator["podSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_job_policies_are_off_by_default(release: Release) -> None:
-    assert not {"TRAINYARD_ISOLATE_JOBS", "TRAINYARD_JOB_PEERS"} & release.environment().keys()
+def test_jobs_are_isolated_unless_turned_off(chart: Chart, release: Release) -> None:
+    assert release.environment()["TRAINYARD_ISOLATE_JOBS"] == "true"
+    off = chart.render({"networkPolicy": {"jobs": {"enabled": False}}})
+    assert not {"TRAINYARD_ISOLATE_JOBS", "TRAINYARD_JOB_PEERS"} & off.environment().keys()
 
 
 @pytest.mark.parametrize(
