@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(not os.environ.get("LONG"), reason="downloads 5 GB: make test-long")
 
-COMPILE = "printf '#include <Python.h>\\nint main(void){return 0;}' | gcc $(python3-config --includes) -x c - -o /tmp/it"
+COMPILE = (
+    "printf '#include <Python.h>\\nint main(void){return 0;}' | gcc $(python3-config --includes) -x c - -o /tmp/it"
+)
 REQUIREMENTS = """
 import os
 from trainyard_torch.compilation import missing_requirements, this_image

@@ -68,7 +68,9 @@ def test_makefile_installs_uv_by_hash() -> None:
 def test_cuda_image_gets_infiniband_compiler_and_torchao() -> None:
     """Without libibverbs, NCCL uses TCP and says so only at the level INFO."""
     script = (ROOT / "trainer-image" / "install-torch.sh").read_text()
-    [packages] = [line.split()[1:] for line in script.splitlines() if line.strip().startswith("apt_install python3-venv")]
+    [packages] = [
+        line.split()[1:] for line in script.splitlines() if line.strip().startswith("apt_install python3-venv")
+    ]
     wanted = {"libibverbs1", "ibverbs-providers", "librdmacm1", "gcc", "libc6-dev", "python3-dev"}
     assert wanted <= set(packages)
     assert "\ntorchao==" in (ROOT / "trainer-image" / "requirements-cuda.txt").read_text()

@@ -48,7 +48,9 @@ def test_existing_image_is_not_rebuilt(image: images.Image, tmp_path: Path) -> N
 
 
 def test_unknown_image_name_lists_the_valid_ones(tmp_path: Path) -> None:
-    with pytest.raises(LocalClusterError, match="there is no image trainr; there are operator, trainer, cuda, frameworks"):
+    with pytest.raises(
+        LocalClusterError, match="there is no image trainr; there are operator, trainer, cuda, frameworks"
+    ):
         images.build("operator", "trainr", paths=Paths(tmp_path))
 
 
