@@ -28,10 +28,11 @@ RUN --mount=type=secret,id=apt.conf --mount=type=secret,id=ca-bundle \
     && apt-get update \
     && apt-get install --yes --no-install-recommends python3-venv \
     && rm -rf /var/lib/apt/lists/*
+COPY build-requirements.txt /tmp/
 RUN --mount=type=secret,id=ca-bundle \
     --mount=type=secret,id=pip.conf \
     python3 -m venv /opt/tools \
-    && /opt/tools/bin/pip install hatchling==1.33.0 uv==0.13.9 \
+    && /opt/tools/bin/pip install --require-hashes --requirement /tmp/build-requirements.txt \
     && python3 -m venv --without-pip /opt/trainyard
 WORKDIR /src
 COPY pyproject.toml uv.lock ./

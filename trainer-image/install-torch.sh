@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install torch, numpy and what metrics need into the image: $1 is cpu (Debian's packages) or cuda (the locked wheels of the package index,
-# with what S3 needs: Debian has no s3fs).
+# with what S3 needs, since Debian has no s3fs; and InfiniBand, a compiler and torchao).
 # An image that has torch already keeps its own. Runs as root while the image is built.
 set -eu
 
@@ -27,7 +27,8 @@ if python3 -c 'import torch' 2>/dev/null; then
 elif [ "$variant" = cpu ]; then
     apt_install python3-torch python3-numpy python3-prometheus-client
 else
-    apt_install python3-venv
+    # NCCL opens libibverbs by name, and uses TCP where it is missing; torch.compile and Triton need a compiler and Python.h.
+    apt_install python3-venv libibverbs1 ibverbs-providers librdmacm1 gcc libc6-dev python3-dev
     python3 -m venv /opt/torch
     /opt/torch/bin/pip install --disable-pip-version-check --no-cache-dir \
         --require-hashes --requirement "$(dirname "$0")/requirements-cuda.txt"
