@@ -59,7 +59,7 @@ def account(release: Release) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("role", "allowed"),
     [
-        ("trainyard", OPERATOR | ISOLATION),
+        ("trainyard", {**OPERATOR, **ISOLATION}),
         ("trainyard-view", VIEW),
         ("trainyard-edit", EDIT),
         ("trainyard-admin", ADMIN),
@@ -126,8 +126,8 @@ def test_watched_namespaces_get_no_cluster_role(chart: Chart) -> None:
     assert grants(release.one("Role", "trainyard-leader-election")) == {**ELECTION, events: OPERATOR[events] - {"list"}}
     own = [role for role in release.all("Role") if role["metadata"]["name"] == "trainyard"]
     assert [(role["metadata"]["namespace"], grants(role)) for role in own] == [
-        ("lab", OPERATOR | ISOLATION),
-        ("trainyard-system", OPERATOR | ISOLATION),
+        ("lab", {**OPERATOR, **ISOLATION}),
+        ("trainyard-system", {**OPERATOR, **ISOLATION}),
     ]
 
 
