@@ -149,7 +149,7 @@ class Recovery(Model):
     """Seconds after the grace period after which an unused pod on an unreachable node is deleted by force. Without it, the pod stays
     Terminating until the node returns. Its processes may still run there. 0: never."""
     rules: list[Rule] = Field(default=[], max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    """The reactions to failures. The first rule that applies decides. Otherwise the exit code decides: Fail for 2, 93, 95, 126, 127; Ignore
+    """The reactions to failures. The first rule that applies decides. Otherwise the exit code decides: Fail for 2, 93, 95, 98, 126, 127; Ignore
     for 90, 92; RestartElsewhere for 94; Restart for all others. See docs/reference/exit-codes.md."""
 
 
@@ -193,6 +193,12 @@ MEANINGS = (
         "`trainyard-agent` found no Python 3.9 or newer in the image, or could not run there. The first time, the group restarts without the agent. This is not counted.",
     ),
     Meaning(
+        (98,),
+        Action.FAIL,
+        "The training's numbers are not finite (`NonFiniteError`). The last checkpoint is good.",
+        "Lower the learning rate, or use `NonFinitePolicy(roll_back=True)`",
+    ),
+    Meaning(
         (126, 127),
         Action.FAIL,
         "The command cannot be executed, or is not in the image.",
@@ -214,6 +220,7 @@ DESCRIBED = (
         "An error of the program. `trainyard-agent` also uses it to restart its container in the pod, which is no failure.",
     ),
     Meaning((97,), Action.RESTART, "The last checkpoint could not be stored (`CheckpointSaveError`)."),
+    Meaning((99,), Action.RESTART, "The training's numbers are not finite: it resumes from the last good checkpoint."),
     Meaning((134,), Action.RESTART, "SIGABRT: an assertion of CUDA, or the watchdog of NCCL."),
     Meaning((SIGBUS_CODE,), Action.RESTART, "SIGBUS: mapped memory is not available. Usually /dev/shm is full."),
     Meaning((137,), Action.RESTART, "SIGKILL: from the kernel because it ran out of memory, or from a user."),

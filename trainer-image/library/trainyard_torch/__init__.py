@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trainyard_torch.mesh import Parallelism, data_shard, submesh
     from trainyard_torch.monitoring.monitor import Monitor
     from trainyard_torch.monitoring.profiler import ProfilerConfig
+    from trainyard_torch.non_finite import NonFiniteError, NonFinitePolicy
     from trainyard_torch.optim.lamb import LAMB
     from trainyard_torch.optim.lars import LARS
     from trainyard_torch.optim.schedule import LRSchedule
@@ -106,6 +107,7 @@ _WHERE = {
         "shard",
         "tensor_parallel",
     ),
+    "non_finite": ("NonFiniteError", "NonFinitePolicy"),
     "precision": ("Precision",),
     "process_info": ("ProcessInfo",),
     "tracking.mlflow": ("MLflow",),
@@ -137,6 +139,8 @@ __all__ = [
     "MicroBatch",
     "Monitor",
     "NoUsableCheckpointError",
+    "NonFiniteError",
+    "NonFinitePolicy",
     "Parallelism",
     "Pipeline",
     "PowerSGD",

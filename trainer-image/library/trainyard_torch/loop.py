@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from trainyard_torch.checkpoint.train_state import TrainState
 from trainyard_torch.export.record import Provenance
 from trainyard_torch.mesh import size
 from trainyard_torch.monitoring.monitor import Monitor
+from trainyard_torch.non_finite import NonFiniteError, StepGuard, all_finite
 from trainyard_torch.parallel.clipping import GradientClipper
 from trainyard_torch.parallel.gradients import GradientSync
 from trainyard_torch.precision import Precision
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from trainyard_torch.context import Training
     from trainyard_torch.data.batch_builder import LoadedMicroBatch
     from trainyard_torch.data.loader import Loader
+    from trainyard_torch.non_finite import NonFinitePolicy
     from trainyard_torch.optim.schedule import LRSchedule
     from trainyard_torch.tracking.tracking import Tracking
 
@@ -117,6 +120,8 @@ class Loop:
         tracking: the experiment tracker to report to: MLflow or TensorBoard.
         checkpoint_metrics: returns the metrics that `CheckpointPolicy(keep=Retention(best=…, metric=…))` compares at each checkpoint, for
             example those of the last evaluation. Only rank 0's values are used.
+        non_finite: what follows gradients that are not finite. None: the optimizer steps. Whatever it is, a checkpoint with a loss,
+            gradient norm or parameter that is not finite is not saved.
 
     Attributes:
         monitor: for further phases: `with loop.monitor.phase("evaluate")`.
@@ -141,6 +146,7 @@ class Loop:
         monitor: Monitor | None = None,
         tracking: Tracking | None = None,
         checkpoint_metrics: Callable[[], Mapping[str, float | None]] | None = None,
+        non_finite: NonFinitePolicy | None = None,
     ) -> None:
         if total_steps < 1:
             raise ValueError(f"total_steps must be from 1 on, not {total_steps}")
@@ -157,6 +163,7 @@ class Loop:
             None if max_grad_norm is None else GradientClipper(parameters, training.mesh, max_norm=max_grad_norm)
         )
         self._checkpoint_metrics = checkpoint_metrics
+        self._guard_steps(non_finite)
         self._state = self._checkpoint_state(extra_state or {})
         self.monitor = monitor or Monitor(
             total_steps=total_steps, compute_phases=self._compute_phases(), device=training.device
@@ -166,6 +173,16 @@ class Loop:
         # Cached, since mesh lookups take longer than all other work of the loop in a step.
         mesh = training.mesh
         self._counts = not any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor"))
+
+    def _guard_steps(self, policy: NonFinitePolicy | None) -> None:
+        """Create the guard of the steps, which needs the gradient norm. Raises ValueError for fp16, whose loss scale skips steps itself."""
+        self._guard = StepGuard(policy, self._training.device) if policy else None
+        self._unsaved = False
+        if policy and self._precision.name == "fp16":
+            raise ValueError("fp16 skips steps by its loss scale: leave non_finite out, or use bf16")
+        if policy and self._max_grad_norm is None:
+            # Infinity only measures.
+            self._max_grad_norm = math.inf
 
     def _check_fp16(self) -> None:
         """Raise ValueError if the loss scale of fp16 would be inconsistent."""
@@ -194,6 +211,7 @@ class Loop:
 
         Raises:
             RuntimeError: a micro-batch has no gradients.
+            NonFiniteError: too many steps in a row were skipped, or the last step's state is not finite.
             SystemExit: the training stopped on request and is saved: exit code 90.
         """
         for number in range(self._resume() + 1, self._total_steps + 1):
@@ -210,7 +228,9 @@ class Loop:
             self.monitor.step(
                 number, samples=self._samples(step.share), loss=step.loss, loss_share=step.share, grad_norm=norm
             )
-            self._save(number)
+            if self._guard:
+                self._guard.check(number)
+            self._save(number, step.loss, norm)
         self._data.close()
         self.monitor.close()
 
@@ -250,10 +270,13 @@ class Loop:
         return found.step
 
     def _close(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        """Finish the pending checkpoint if the loop is left early without an error."""
+        """Finish the pending checkpoint if the loop is left early without an error of the program."""
         well = kind is None or (isinstance(error, SystemExit) and not error.code)
         if self._checkpoints and well:
             self._checkpoints.close()
+        elif self._checkpoints and isinstance(error, NonFiniteError):
+            # The pending checkpoint is good. Other processes may notice the error a step later, so that none may wait for their answer.
+            self._checkpoints.wait()
 
     def _update(self) -> Tensor | None:
         norm = None
@@ -262,29 +285,65 @@ class Loop:
                 for optimizer in self._optimizers:
                     self._precision.unscale(optimizer)
                 norm = self._clipper.clip()
+            if self._guard and norm is not None:
+                self._guard.judge(norm)
             for optimizer in self._optimizers:
-                self._precision.step(optimizer)
+                if self._guard:
+                    self._guard.step(optimizer)
+                else:
+                    self._precision.step(optimizer)
                 optimizer.zero_grad()
         return norm
 
-    def _save(self, number: int) -> None:
+    def _save(self, number: int, loss: Tensor | None, norm: Tensor | None) -> None:
         """Save a checkpoint if one is due, and exit if a stop was requested."""
         stop, last = self._training.must_stop(number), number == self._total_steps
+        saved = False
         if self._checkpoints:
             due = self._checkpoints.should_save(number)
             tier = Tier.STORE if stop or last else due
             if tier:
-                self._save_to(self._checkpoints, number, tier, wait=stop or last)
+                saved = self._save_to(self._checkpoints, number, tier, wait=stop or last, values=(loss, norm))
         if stop and not last:
             if self._training.is_rank0:
-                saved = "saved" if self._checkpoints else "not saved, as there are no checkpoints"
-                logger.info("stopping on request after step %d of %d: %s", number, self._total_steps, saved)
+                why = "as its state is not finite" if self._checkpoints else "as there are no checkpoints"
+                outcome = "saved" if saved else f"not saved, {why}"
+                logger.info("stopping on request after step %d of %d: %s", number, self._total_steps, outcome)
             self._training.exit()
 
-    def _save_to(self, checkpoints: Checkpoints, number: int, tier: Tier, *, wait: bool) -> None:
+    def _save_to(
+        self,
+        checkpoints: Checkpoints,
+        number: int,
+        tier: Tier,
+        *,
+        wait: bool,
+        values: tuple[Tensor | None, Tensor | None],
+    ) -> bool:
+        """Save a checkpoint, and return True; or False if its loss, gradient norm or parameters are not finite on some process.
+
+        Raises:
+            NonFiniteError: it is the last one.
+        """
+        # In fp16, a norm that is not finite is normal, and its step is skipped.
+        numbers = values[:1] if self._precision.name == "fp16" else values
+        finite = checkpoints.agree(all_finite(numbers, self._models))
+        if not finite:
+            return self._leave_unsaved(number)
+        self._unsaved = False
         metrics = self._checkpoint_metrics() if self._checkpoint_metrics else None
         with self.monitor.phase("checkpoint"):
             checkpoints.save(number, self._state, data=self._data.state_dict(), metrics=metrics, tier=tier, wait=wait)
+        return True
+
+    def _leave_unsaved(self, number: int) -> bool:
+        text = f"step {number}: no checkpoint is saved, as the loss, the gradient norm or a parameter is not finite"
+        if number == self._total_steps:
+            raise NonFiniteError(text)
+        if self._training.is_rank0 and not self._unsaved:
+            logger.warning("%s; the last good checkpoint stays", text)
+        self._unsaved = True
+        return False
 
     def _samples(self, share: float) -> int:
         """Return the samples of a step that this process counts. Of processes with the same samples, only the first counts them."""

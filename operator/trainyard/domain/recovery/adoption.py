@@ -34,7 +34,7 @@ def lost_attempt(snapshot: Snapshot) -> Adopt | None:
 def _without_forged(snapshot: Snapshot) -> list[PodView]:
     """Return the pods that the operator may have created.
 
-    Whoever may create pods can give one the name and owner of a worker, unless the chart's admission policies refuse it.
+    An account that may create pods can give one the name and owner of a worker, unless the chart's admission policies refuse it.
     But the operator replaces a worker only once its earlier pod ends, and numbers workers only up to the group's size.
     """
     stored = snapshot.job.status.attempt

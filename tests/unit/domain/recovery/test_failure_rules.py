@@ -40,7 +40,7 @@ def outcome(scene: Scene) -> str:
     [
         *((code, "Restart") for code in (1, 3, 75, 91, 134, 137, 139, 143, 255)),
         *((code, "Ignore") for code in (90, 92, 94)),
-        *((code, "Fail") for code in (2, 93, 95, 126, 127)),
+        *((code, "Fail") for code in (2, 93, 95, 98, 126, 127)),
     ],
 )
 def test_an_exit_code_without_a_rule(code: int, expected: str) -> None:

@@ -195,6 +195,15 @@ class Checkpoints:
         if wait:
             self._finish_last(strict=True)
 
+    def agree(self, finite: bool) -> bool:  # noqa: FBT001 - the only argument
+        """Return whether this is true on all processes. They call it at the same time, before `save`: all or none of them save."""
+        return self._communicator.all_true(finite)
+
+    def wait(self) -> None:
+        """Wait until this process's part of the last checkpoint is written, or abandoned. Not a collective of the training threads."""
+        if self._pending:
+            self._pending.outcome()
+
     def close(self) -> None:
         """Wait until the last checkpoint is stored. Raises as `save` with `wait` does."""
         self._finish_last(strict=True)

@@ -101,6 +101,14 @@ class Communicator:
             raise RankFailedError("; ".join(failures), {kind for _, kind, _ in values if kind})
         return [cast("T", value) for value, *_ in values]
 
+    def all_true(self, value: bool) -> bool:  # noqa: FBT001 - the only argument
+        """Return whether the value is true on all processes. A collective: all processes must call it."""
+        if self.group is None:
+            return value
+        vote = torch.tensor([value], dtype=torch.uint8)
+        dist.all_reduce(vote, dist.ReduceOp.MIN, group=self.group)
+        return bool(vote[0])
+
     def broadcast_async(self, value: int) -> None:
         """Start to broadcast rank 0's value, from 0 to 255, without waiting. Call it on all processes in each step.
 

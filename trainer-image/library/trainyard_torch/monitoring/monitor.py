@@ -170,7 +170,7 @@ class Monitor:
                 observe(self.snapshot())
 
     def _warn(self, step: int) -> None:
-        """Warn once per series of losses that are not finite: later checkpoints are usually useless.
+        """Warn once per series of losses that are not finite.
 
         Only the loss counts: with fp16, gradients that are not finite are normal, and skipped.
         """
@@ -178,7 +178,7 @@ class Monitor:
         not_finite = loss is not None and not math.isfinite(loss)
         if not_finite and not self._loss_not_finite:
             logger.warning(
-                "step %d: the loss is %s, and later checkpoints contain it: resume from an earlier one, for example with a lower learning rate",
+                "step %d: the loss is %s: resume from the last checkpoint, for example with a lower learning rate",
                 step,
                 loss,
             )
