@@ -159,9 +159,9 @@ class Loop:
             raise ValueError("the policy keeps the best checkpoints but no metric is reported: pass checkpoint_metrics")
         self._checkpoints, self._tracking, self._lr_schedule = checkpoints, tracking, lr_schedule
         parameters = (parameter for each in self._models for parameter in each.parameters())
-        self._clipper = (
-            None if max_grad_norm is None else GradientClipper(parameters, training.mesh, max_norm=max_grad_norm)
-        )
+        # The guard of the steps needs the norm; infinity only measures it.
+        limit = math.inf if max_grad_norm is None and non_finite else max_grad_norm
+        self._clipper = None if limit is None else GradientClipper(parameters, training.mesh, limit)
         self._checkpoint_metrics = checkpoint_metrics
         self._guard_steps(non_finite)
         self._state = self._checkpoint_state(extra_state or {})
@@ -175,14 +175,11 @@ class Loop:
         self._counts = not any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor"))
 
     def _guard_steps(self, policy: NonFinitePolicy | None) -> None:
-        """Create the guard of the steps, which needs the gradient norm. Raises ValueError for fp16, whose loss scale skips steps itself."""
+        """Create the guard of the steps. Raises ValueError for fp16, whose loss scale skips steps itself."""
         self._guard = StepGuard(policy, self._training.device) if policy else None
         self._unsaved = False
         if policy and self._precision.name == "fp16":
             raise ValueError("fp16 skips steps by its loss scale: leave non_finite out, or use bf16")
-        if policy and self._max_grad_norm is None:
-            # Infinity only measures.
-            self._max_grad_norm = math.inf
 
     def _check_fp16(self) -> None:
         """Raise ValueError if the loss scale of fp16 would be inconsistent."""
