@@ -28,10 +28,11 @@ RUN --mount=type=secret,id=apt.conf --mount=type=secret,id=ca-bundle \
     && apt-get update \
     && apt-get install --yes --no-install-recommends python3-venv \
     && rm -rf /var/lib/apt/lists/*
+COPY build-requirements.txt /tmp/
 RUN --mount=type=secret,id=ca-bundle \
     --mount=type=secret,id=pip.conf \
     python3 -m venv /opt/tools \
-    && /opt/tools/bin/pip install hatchling==1.33.0 uv==0.13.9 \
+    && /opt/tools/bin/pip install --require-hashes --requirement /tmp/build-requirements.txt \
     && python3 -m venv --without-pip /opt/trainyard
 WORKDIR /src
 COPY pyproject.toml uv.lock ./
@@ -67,5 +68,5 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
 USER 65532:65532
 # Kubernetes asks by probes of its own.
 HEALTHCHECK NONE
-EXPOSE 8080
+EXPOSE 8080 8081
 ENTRYPOINT ["/opt/trainyard/bin/trainyard-operator"]

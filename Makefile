@@ -1,6 +1,5 @@
 # Trainyard. `make` lists what there is.
 
-UV_VERSION := 0.13.9
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/trainyard
 UV := $(or $(shell command -v uv 2>/dev/null),$(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen --quiet
@@ -61,7 +60,7 @@ test-long: setup ## What `make test` leaves out because it takes long (root; sev
 all-long-tests:
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
 	@$(RUN) python -m dev.localcluster down
-	@LONG=1 $(PYTEST) tests/host/test_release.py
+	@LONG=1 $(PYTEST) tests/host/test_release.py tests/host/test_cuda_image.py
 	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_elastic_training.py tests/cluster/test_mixed_capacity.py tests/cluster/test_autoscaling.py tests/cluster/test_network_policies.py tests/cluster/test_progress.py tests/cluster/test_storms.py
 	@$(MAKE) --no-print-directory test-chaos
 	@SIMULATION_SCHEDULES=$(or $(SCHEDULES),1000000) $(PYTEST) -n 2 tests/simulation/test_engine.py
@@ -132,6 +131,6 @@ setup: $(UV)
 	@$(UV) sync --frozen --quiet
 
 $(CACHE)/uv/bin/uv:
-	@echo "installing uv $(UV_VERSION) into $(CACHE)/uv (a few seconds) …"
+	@echo "installing uv into $(CACHE)/uv (a few seconds) …"
 	@python3 -m venv $(CACHE)/uv 2>/dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && python3 -m venv --clear $(CACHE)/uv; }
-	@$(CACHE)/uv/bin/pip install --quiet uv==$(UV_VERSION)
+	@$(CACHE)/uv/bin/pip install --quiet --require-hashes --no-deps --requirement build-requirements.txt

@@ -3,7 +3,8 @@
 # its group, or has just started its program again: the kubelet counts the delays of a probe from the start of the container alone.
 name=trainyard-probe-$TRAINYARD_JOB_UID-$TRAINYARD_ATTEMPT-$TRAINYARD_REPLICA_INDEX
 for folder in /dev/shm /tmp; do
-    [ -r "$folder/$name" ] && read -r state python <"$folder/$name" && break
+    # A file of another user could name any program.
+    [ -O "$folder/$name" ] && [ ! -L "$folder/$name" ] && read -r state python <"$folder/$name" && break
 done
 [ "${state:-}" = hold ] && exit 0
 [ "$1" = -- ] && shift && exec "$@"

@@ -1,6 +1,6 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m dev.localcluster.images build [operator|trainer|frameworks]` leaves one OCI archive for each image in the cache folder.
+`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks]` leaves one OCI archive for each image in the cache folder.
 The name is the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
@@ -50,6 +50,8 @@ class Image:
     gigabytes: float
     stands_on: str | None = None
     """The image of ours that is its base; such a one is built only where it is asked for. None: Debian."""
+    variant: str | None = None
+    """What its Dockerfile's VARIANT is set to; such a one is built only where it is asked for. None: the default."""
 
     @property
     def reference(self) -> str:
@@ -67,10 +69,15 @@ class Image:
         return IMAGES[self.stands_on].reference if self.stands_on else base.REFERENCE
 
     @property
+    def arguments(self) -> dict[str, str]:
+        """The build arguments of its Dockerfile."""
+        return {"BASE_IMAGE": self.below, **({"VARIANT": self.variant} if self.variant else {})}
+
+    @property
     def contents(self) -> str:
         """The hash of all that goes into it."""
         below = IMAGES[self.stands_on].contents if self.stands_on else base.REFERENCE
-        return content_hash(REPOSITORY, self.inputs, (below,))
+        return content_hash(REPOSITORY, self.inputs, (below, *([self.variant] if self.variant else [])))
 
     def archive(self, folder: Path) -> Path:
         """Where the archive of the present contents lies, once built."""
@@ -89,6 +96,7 @@ IMAGES: Final = {
                 ".dockerignore",
                 "LICENSE",
                 "README.md",
+                "build-requirements.txt",
                 "operator",
                 "pyproject.toml",
                 "uv.lock",
@@ -98,6 +106,7 @@ IMAGES: Final = {
             2,
         ),
         Image("trainer", "trainer-image", ("trainer-image",), "about 2 min", 5),
+        Image("cuda", "trainer-image", ("trainer-image",), "about 15 min, 5 GB of downloads", 30, variant="cuda"),
         Image(
             "frameworks",
             "examples/frameworks",
@@ -108,7 +117,7 @@ IMAGES: Final = {
         ),
     )
 }
-USUAL: Final = tuple(image.name for image in IMAGES.values() if image.stands_on is None)
+USUAL: Final = tuple(image.name for image in IMAGES.values() if not (image.stands_on or image.variant))
 """What is built where no names are given."""
 
 
@@ -176,7 +185,7 @@ def _build(image: Image, target: Path, paths: Paths) -> None:
             context=REPOSITORY / image.context,
             dockerfile=image.dockerfile,
             reference=image.reference,
-            arguments={"BASE_IMAGE": image.below},
+            arguments=image.arguments,
             secrets=_secrets(scratch, os.environ),
         )
         run_logged(command, log, doing=f"building {image.reference}")

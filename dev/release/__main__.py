@@ -42,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--key", type=Path, metavar="FILE", help="cosign's private key; its password in COSIGN_PASSWORD"
     )
+    parser.add_argument(
+        "--unsigned", action="store_true", help="sign nothing, and need no key: another machine signs the digests"
+    )
     parser.add_argument("--version", help="must be the one of pyproject.toml, which it is by default")
     parser.add_argument("--dirty", action="store_true", help="with --local: although files differ from the commit")
     parser.add_argument("--verify", action="store_true", help="only verify what the last run has released")
@@ -53,14 +56,18 @@ def _release(options: argparse.Namespace) -> None:
     source, version = _checked(options)
     programs = ensure(*RELEASE)
     with _signer(programs["cosign"], options) as signer:
-        public_key = steps.public_key(signer, published=not options.local)
+        public_key = steps.public_key(signer, published=not options.local) if signer else ""
         steps.require_ours(options.folder)
         with _registry(options, empty=True) as address:
             plan = Plan(address, version, options.folder.resolve())
             registry.require_reachable(plan.host, plain_http=plan.plain_http)
             released = steps.release(plan, source, signer, public_key, programs["syft"])
-            say("verifying all artifacts, as users do")
-            verify(plan, released, Verifier(programs["cosign"], plan.public_key))
+            if signer:
+                say("verifying all artifacts, as users do")
+                verify(plan, released, Verifier(programs["cosign"], plan.public_key))
+    if not signer:
+        say(f"pushed {version}, unsigned; its files are in {plan.folder}")
+        return
     say(f"released {version}; its files are in {plan.folder}. To verify it there:")
     for line in commands(plan, released):
         say(f"  {line}")
@@ -71,6 +78,8 @@ def _release(options: argparse.Namespace) -> None:
 def _checked(options: argparse.Namespace) -> tuple[Source, str]:
     if options.dirty and not options.local:
         raise ReleaseError("--dirty is for trying out: it needs --local")
+    if options.unsigned and options.key:
+        raise ReleaseError("--unsigned uses no key: leave --key out, so that this machine does not have it")
     if options.registry:
         require_registry(options.registry)
     source, version = look(), version_of()
@@ -102,8 +111,10 @@ def _registry(options: argparse.Namespace, *, empty: bool) -> Iterator[str]:
 
 
 @contextmanager
-def _signer(cosign: Path, options: argparse.Namespace) -> Iterator[Signer]:
-    if options.local and options.key is None:
+def _signer(cosign: Path, options: argparse.Namespace) -> Iterator[Signer | None]:
+    if options.unsigned:
+        yield None
+    elif options.local and options.key is None:
         with throw_away_key(cosign) as signer:
             yield signer
     else:

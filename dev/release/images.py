@@ -16,7 +16,7 @@ from dev.release.source import ROOT
 
 RELEASED = ("operator", "trainer")
 PINNING = {
-    "operator": ("Dockerfile", "pyproject.toml", "uv.lock"),
+    "operator": ("Dockerfile", "build-requirements.txt", "pyproject.toml", "uv.lock"),
     "trainer": ("trainer-image/Dockerfile", "trainer-image/install-torch.sh", "trainer-image/requirements-cuda.txt"),
 }
 """The files that say what a build fetches."""

@@ -35,12 +35,13 @@ def require_ours(folder: Path) -> None:
     Raises:
         ReleaseError: it holds something else.
     """
-    if folder.exists() and any(folder.iterdir()) and not (folder / PUBLISHED_KEY.name).exists():
+    ours = (PUBLISHED_KEY.name, "release.json")
+    if folder.exists() and any(folder.iterdir()) and not any((folder / name).exists() for name in ours):
         raise ReleaseError(f"{folder} holds files that are of no release: name an empty folder")
 
 
-def release(plan: Plan, source: Source, signer: Signer, key: str, syft: Path) -> Release:
-    """Build, push, describe and sign all of it.
+def release(plan: Plan, source: Source, signer: Signer | None, key: str, syft: Path) -> Release:
+    """Build, push and describe all of it, and sign it where there is a signer.
 
     Raises:
         LocalClusterError: an image could not be built.
@@ -49,25 +50,30 @@ def release(plan: Plan, source: Source, signer: Signer, key: str, syft: Path) ->
     _require_new(plan)
     archives = images.build()
     _clear(plan.folder)
-    plan.public_key.write_text(key)
+    if key:
+        plan.public_key.write_text(key)
     pushed = tuple(_image(archives[name], name, plan, source, signer, syft) for name in images.RELEASED)
-    say("the chart: packaging, pushing and signing")
+    say("the chart: packaging and pushing")
     chart.package(plan, next(image for image in pushed if image.name == "operator"))
     released = Release(plan.registry, plan.version, source.commit, pushed, chart.push(plan))
-    signer.sign(released.chart.reference)
+    if signer:
+        signer.sign(released.chart.reference)
     plan.record.write_text(released.written())
     write_sums(plan)
-    signer.sign_file(plan.sums, plan.signature_of_sums)
+    if signer:
+        signer.sign_file(plan.sums, plan.signature_of_sums)
     return released
 
 
-def _image(archive: Path, name: str, plan: Plan, source: Source, signer: Signer, syft: Path) -> Artifact:
+def _image(archive: Path, name: str, plan: Plan, source: Source, signer: Signer | None, syft: Path) -> Artifact:
     say(f"the image {name}: pushing")
     image = images.push(archive, name, plan)
     say(f"the image {name}: writing the SBOM")
     sbom(image, plan, syft)
     statement = predicate(images.described(archive, name, plan.version), source, builder(os.environ))
     plan.provenance(name).write_text(json.dumps(statement, indent=2) + "\n")
+    if signer is None:
+        return image
     say(f"the image {name}: signing {image.digest}")
     signer.sign(image.reference)
     signer.attest(image.reference, SPDX, plan.sbom(name))

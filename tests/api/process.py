@@ -29,11 +29,16 @@ class Operator:
     def __init__(self, plane: Plane, name: str, **settings: str) -> None:
         self.name = name
         self.plane = plane
-        self.port = free_port()
+        self.metrics_port, self.health_port = free_port(), free_port()
         self.kubeconfig = plane.kubeconfig_of_a_pod(name)
         self.log = plane.folder / f"{name}.log"
         clean = {key: value for key, value in os.environ.items() if not key.startswith("TRAINYARD_")}
-        own = {"TRAINYARD_HTTP_HOST": "127.0.0.1", "TRAINYARD_HTTP_PORT": str(self.port), "TRAINYARD_INSTANCE": name}
+        own = {
+            "TRAINYARD_HTTP_HOST": "127.0.0.1",
+            "TRAINYARD_HTTP_PORT": str(self.metrics_port),
+            "TRAINYARD_HEALTH_PORT": str(self.health_port),
+            "TRAINYARD_INSTANCE": name,
+        }
         environment = {**clean, "KUBECONFIG": str(self.kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
         environment |= own | {f"TRAINYARD_{key.upper()}": value for key, value in settings.items()}
         with self.log.open("wb") as log:
@@ -41,9 +46,10 @@ class Operator:
             self.process = start_mortal(command, stderr=log, stdout=log, env=environment)
 
     def get(self, path: str) -> tuple[int, str]:
-        """The answer of its port; 0 where there is none."""
+        """The answer of its port for this path; 0 where there is none."""
+        port = self.metrics_port if path == "metrics" else self.health_port
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

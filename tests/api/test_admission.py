@@ -1,108 +1,34 @@
-"""The chart's admission policies on a real API server: a user without permissions gains none by a TrainingJob or the operator's account."""
+"""The chart's policies for authors on a real API server: a user without permissions gains none by a TrainingJob."""
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.api.guard import (
+    AUTHOR,
+    GUARDED,
+    HARMLESS,
+    MERGE,
+    POLICIES,
+    STUDENT,
+    Json,
+    guard,
+    job,
+    refused,
+    role,
+    submit,
+)
 from tests.api.plane import HOME, JOBS, Plane
 from tests.support.control_plane import RefusedError
 from tests.support.polling import until
 from tests.unit.helm.chart import Chart
 
-GUARDED = "guarded"
-POLICIES = "/apis/admissionregistration.k8s.io/v1"
-AUTHOR, STUDENT = "author", "student"
-"""Both may write TrainingJobs; one of them may make pods too."""
-OPERATOR = f"system:serviceaccount:{HOME}:trainyard"
-RBAC = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-MERGE = "application/merge-patch+json"
-Json = dict[str, Any]
-
-HARMLESS: Json = {
-    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-    "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-    "containers": [
-        {
-            "name": "main",
-            "image": "example.com/trainer:1",
-            "command": ["python", "train.py"],
-            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        }
-    ],
-}
-
-
-def role(name: str, users: list[str], group: str, resources: list[str], verbs: list[str]) -> Iterator[Json]:
-    metadata = {"name": name, "namespace": GUARDED}
-    rules = [{"apiGroups": [group], "resources": resources, "verbs": verbs}]
-    subjects = [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"} for user in users]
-    reference = {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"}
-    yield {**RBAC, "kind": "Role", "metadata": metadata, "rules": rules}
-    yield {**RBAC, "kind": "RoleBinding", "metadata": metadata, "subjects": subjects, "roleRef": reference}
-
 
 @pytest.fixture(scope="module")
 def guarded(plane: Plane, chart: Chart) -> Iterator[Plane]:
-    """A namespace with all that the chart has to guard it."""
-    plane.namespace(GUARDED)
-    for manifest in (
-        *role("writes", [AUTHOR, STUDENT], "trainyard.dev", ["trainingjobs"], ["create", "update", "patch", "delete"]),
-        *role("runs", [AUTHOR], "", ["pods"], ["create"]),
-        *role("operates", [OPERATOR], "", ["pods"], ["create", "delete"]),
-    ):
-        plane.grant(manifest)
-    admission = {"enabled": True, "podSecurity": "restricted", "guardServiceAccounts": True}
-    release = chart.render({"admission": admission, "watchNamespaces": [GUARDED, HOME]})
-    kinds = {"validatingadmissionpolicies": "ValidatingAdmissionPolicy"}
-    kinds |= {"validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding"}
-    made = [(plural, policy) for plural, kind in kinds.items() for policy in release.all(kind)]
-    assert len(made) == 6
-    for plural, policy in made:
-        plane.call("POST", f"{POLICIES}/{plural}", dict(policy))
-    # They are in force a moment later, each by itself.
-    until(lambda: refused(plane, STUDENT), 30, "authors to be looked at")
-    until(lambda: refused(plane, AUTHOR, hostNetwork=True), 30, "templates to be looked at")
-    until(lambda: refused_pod(plane), 30, "the operator to be looked at")
-    yield plane
-    for plural, policy in made:
-        plane.forget(f"{POLICIES}/{plural}/{policy['metadata']['name']}")
-    until(lambda: not refused_pod(plane), 30, "the guard to be gone")
-
-
-def job(name: str = "job", **pod: Any) -> Json:
-    spec = {"framework": "none", "template": {"spec": {**copy.deepcopy(HARMLESS), **pod}}}
-    return {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}, "spec": spec}
-
-
-def submit(plane: Plane, user: str, manifest: Json) -> None:
-    """Have the API server judge it, and keep nothing."""
-    plane.call("POST", f"{JOBS}/namespaces/{GUARDED}/trainingjobs?dryRun=All", manifest, user=user)
-
-
-def refused(plane: Plane, user: str, **pod: Any) -> str:
-    try:
-        submit(plane, user, job(**pod))
-    except RefusedError as error:
-        return str(error)
-    return ""
-
-
-def worker(
-    kind: str = "TrainingJob", group: str = "trainyard.dev/v1alpha1", *, uid: str = "1", controller: bool = True
-) -> Json:
-    owner = {"apiVersion": group, "kind": kind, "name": "job", "uid": uid, "controller": controller}
-    return {"metadata": {"name": "pod", "ownerReferences": [owner]}, "spec": HARMLESS}
-
-
-def refused_pod(plane: Plane, pod: Json | None = None) -> str:
-    try:
-        place = f"/api/v1/namespaces/{GUARDED}/pods?dryRun=All"
-        plane.call("POST", place, pod or {"metadata": {"name": "pod"}, "spec": HARMLESS}, user=OPERATOR)
-    except RefusedError as error:
-        return str(error)
-    return ""
+    with guard(plane, chart) as made:
+        yield made
 
 
 def test_writing_jobs_requires_permission_to_create_pods(guarded: Plane) -> None:
@@ -286,30 +212,19 @@ def test_service_account_requires_permission_to_use_it(guarded: Plane) -> None:
     guarded.forget(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{GUARDED}/rolebindings/borrows")
 
 
-@pytest.mark.parametrize(
-    "pod",
-    [
-        {"metadata": {"name": "pod"}, "spec": HARMLESS},
-        worker(kind="ReplicaSet", group="apps/v1"),
-        worker(kind="TrainingJob", group="example.org/v1"),
-        worker(controller=False),
-    ],
-    ids=["no owner", "owned by a ReplicaSet", "owned by a namesake", "not owned by its controller"],
-)
-def test_the_operators_account_makes_nothing_but_workers(guarded: Plane, pod: Json) -> None:
-    assert "only pods of TrainingJobs" in refused_pod(guarded, pod)
-    assert not refused_pod(guarded, worker())
-
-
-def test_operator_account_deletes_only_workers(guarded: Plane) -> None:
-    pods = f"/api/v1/namespaces/{GUARDED}/pods"
+def test_switching_the_controller_is_refused(guarded: Plane) -> None:
+    """A template of another controller, which no policy of pods has looked at, would become this operator's."""
     place = f"{JOBS}/namespaces/{GUARDED}/trainingjobs"
-    # Pods of a job that is no more would be taken away.
-    made = guarded.call("POST", place, job(), user=AUTHOR)
-    for name, pod in (("ours", worker(uid=made["metadata"]["uid"])), ("theirs", {"metadata": {}, "spec": HARMLESS})):
-        guarded.call("POST", pods, {**pod, "metadata": {**pod["metadata"], "name": name}})
-    with pytest.raises(RefusedError, match="only pods of TrainingJobs"):
-        guarded.call("DELETE", f"{pods}/theirs?gracePeriodSeconds=0", user=OPERATOR)
-    guarded.call("DELETE", f"{pods}/ours?gracePeriodSeconds=0", user=OPERATOR)
-    guarded.call("DELETE", f"{pods}/theirs?gracePeriodSeconds=0")
-    guarded.forget(f"{place}/job")
+    manifest = job("foreign")
+    manifest["spec"]["managedBy"] = "example.com/other"
+    guarded.call("POST", place, manifest, user=AUTHOR)
+    try:
+        for spec in ({"managedBy": None}, {"managedBy": "trainyard.dev/operator"}):
+            for user, message in (
+                (STUDENT, "may not create pods|managedBy cannot"),
+                (AUTHOR, "managedBy cannot be changed"),
+            ):
+                with pytest.raises(RefusedError, match=message):
+                    guarded.call("PATCH", f"{place}/foreign", {"spec": spec}, MERGE, user=user)
+    finally:
+        guarded.forget(f"{place}/foreign")

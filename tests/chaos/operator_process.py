@@ -18,6 +18,7 @@ LOOK_SECONDS: Final = 0.02
 SETTINGS: Final = {
     "TRAINYARD_HTTP_HOST": "127.0.0.1",
     "TRAINYARD_HTTP_PORT": "0",
+    "TRAINYARD_HEALTH_PORT": "0",
     # Lists find what a watch did not tell; in a real cluster every five minutes.
     "TRAINYARD_RELIST_SECONDS": "5",
     "TRAINYARD_LEADER_ELECTION": "false",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.failing_training import TRAIN
-from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.kube import Json, Kube, job, main_container, train_on_cpus
 
 PATIENT: Json = {"shrinkAfterSeconds": 5, "growAfterSeconds": 5}
 GPUS = 8
@@ -23,7 +23,7 @@ def training(replicas: int, elastic: Json, **spec: Any) -> Json:
 
 def a_node_each(manifest: Json) -> Json:
     main_container(manifest)["resources"]["limits"] = {"nvidia.com/gpu": GPUS}
-    return manifest
+    return train_on_cpus(manifest)
 
 
 def trains(kube: Kube, size: int, after: int = 0, seconds: float = 120) -> Json:

@@ -99,6 +99,10 @@ class Kube:
         """Return the UIDs of a job's pods, by name."""
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(job)}
 
+    def without_pod_security(self) -> None:
+        """Exempt the namespace, as an administrator may: a host folder is against the chart's default standard."""
+        self.run("label", "namespace", self.namespace, "pod-security.kubernetes.io/enforce=privileged", "--overwrite")
+
     def other(self, namespace: str) -> "Kube":
         return replace(self, namespace=namespace)
 
@@ -139,6 +143,13 @@ def job(
         "metadata": {"name": name},
         "spec": {"framework": framework, "replicas": replicas, "template": template, **spec},
     }
+
+
+def train_on_cpus(manifest: Json) -> Json:
+    """Have the programs of a TrainingJob use CPUs, although it requests GPUs: those of these nodes are simulated."""
+    container = main_container(manifest)
+    container.setdefault("env", []).append({"name": "TRAINYARD_ACCELERATORS_PER_REPLICA", "value": "0"})
+    return manifest
 
 
 def main_container(manifest: Json) -> Json:

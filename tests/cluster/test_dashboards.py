@@ -6,7 +6,7 @@ from dev.demo.commands import show
 from dev.demo.target import python
 from dev.localcluster.addresses import PROMETHEUS_URL
 from tests.cluster.failing_training import fail
-from tests.cluster.kube import Json, Kube, job, main_container
+from tests.cluster.kube import Json, Kube, job, main_container, train_on_cpus
 
 TRAIN = """
 import os, pathlib, time
@@ -50,7 +50,7 @@ def training(name: str) -> Json:
     main["env"] = [{"name": "TRAINYARD_METRICS_PORT", "value": "9400"}]
     main["ports"] = [{"name": "metrics", "containerPort": 9400}]
     main["resources"]["limits"] = {"nvidia.com/gpu": 1}
-    return manifest
+    return train_on_cpus(manifest)
 
 
 def steps(kube: Kube, attempt: int) -> None:

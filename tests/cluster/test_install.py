@@ -81,7 +81,7 @@ def test_two_operators_run_on_two_nodes(operator: Kube) -> None:
 
 
 def test_probes_and_metrics_answer(operator: Kube) -> None:
-    base = f"/api/v1/namespaces/{install.NAMESPACE}/services/trainyard-metrics:http/proxy"
+    base = f"/api/v1/namespaces/{install.NAMESPACE}/pods/{operator.leader()}:8081/proxy"
     assert operator.run("get", "--raw", f"{base}/healthz").strip() == "ok"
     ready, _, standing = operator.run("get", "--raw", f"{base}/readyz").partition("\n")
     assert ready == "ok"

@@ -37,6 +37,7 @@ def steps(log: str) -> dict[int, str]:
 
 def test_killed_process_and_lost_pod_leave_weights_unchanged(kube: Kube, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
+    kube.without_pod_security()
     kube.run("create", "configmap", "library", f"--from-file={PROGRAM}")
     for name in ("calm", "hit"):
         kube.apply(training(kube, name, tmp_path))

@@ -21,7 +21,7 @@ from dev.demo.commands import Cluster, show
 from dev.demo.run import KILL
 from dev.demo.target import ROOT, python
 from dev.localcluster import images
-from tests.cluster.kube import Json, Kube, main_container
+from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
 
 FOLDER = ROOT / "examples/recipes"
 SAMPLE = ("images", "characters-tensor")
@@ -82,11 +82,11 @@ def chosen() -> list[Recipe]:
 
 
 def manifest(recipe: Recipe) -> Json:
-    """Return the manifest of the folder, with more arguments."""
+    """Return the manifest of the folder, with more arguments, for CPUs."""
     job: Json = yaml.safe_load((FOLDER / f"{recipe.name}.yaml").read_text())
     if recipe.more:
         main_container(job)["args"] += recipe.more
-    return job
+    return train_on_cpus(job)
 
 
 @pytest.fixture(scope="module")

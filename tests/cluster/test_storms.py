@@ -73,6 +73,7 @@ def taker(name: str, priority: str) -> Json:
 
 def test_five_preemptions_lose_no_step(kube: Kube, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
+    kube.without_pod_security()
     kube.run("create", "configmap", "elastic", f"--from-file={PROGRAM}")
     manifest = a_node_each(training("job", tmp_path, 0.1))
     manifest["spec"] |= {"replicas": 3, "recovery": {"maxRestarts": 0}}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from tests.library.support.models import Network
+from trainyard_agent import report
+from trainyard_torch import start
 from trainyard_torch.compilation import Image, compile_model, missing_requirements, this_image
 
 ALL = {"g++", "gcc", "setuptools.command", "triton", "Python.h", "ATen/ATen.h"}
@@ -125,3 +128,24 @@ def test_on_a_gpu(tmp_path: Path) -> None:
     counters.clear()
     assert torch.allclose(compile_model(model, tmp_path)(x), plain, atol=1e-3)
     assert counters["frames"]["ok"] == 1
+
+
+def test_recompilation_is_reported_to_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_PROGRESS_FILE", str(tmp_path / "0"))
+    seen: list[str | None] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        seen.append(report.phase())
+        return graph.forward
+
+    compiled = torch.compile(lambda x: x.sin() + x.shape[0], backend=backend, dynamic=False)
+    with start(device="cpu") as training:
+        compiled(torch.ones(2))
+        training.progress(1)
+        training.must_stop(1)
+        compiled(torch.ones(3))
+        assert report.phase() == "train"
+        state = report.read(str(tmp_path / "0"))
+        assert (state and state.step, state and state.phase) == (1, "train")
+    compiled(torch.ones(4))
+    assert seen == [None, "compile", "train"], "before the first report, between steps, and after the training"

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from tests.library.support.programs import started
+from trainyard_agent.hang import ALLOWANCES
 from trainyard_torch import CheckpointSaveError, NoUsableCheckpointError, Parallelism, context, start
 from trainyard_torch.checkpoint.timeouts import NoResponseError
 from trainyard_torch.sigterm import SigtermHandler
@@ -25,6 +27,7 @@ from trainyard_torch.sigterm import SigtermHandler
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM", "TRAINYARD_ATTEMPT", "TRAINYARD_GRACE_PERIOD_SECONDS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("TRAINYARD_ACCELERATORS_PER_REPLICA", raising=False)
 
 
 def test_one_process_by_itself() -> None:
@@ -124,6 +127,79 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyError), start():
         raise KeyError("its own")
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("built_for", "code", "text"),
+    [
+        ("12.4", 94, "AcceleratorLostError: torch sees 0 GPUs, and this container requested 8 for 1 processes"),
+        (None, 93, "NoGpuSupportError: this container requested 8 accelerators, and this torch is built without GPU"),
+    ],
+)
+def test_no_process_trains_on_the_cpu_in_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], built_for: str | None, code: int, text: str
+) -> None:
+    monkeypatch.setenv("TRAINYARD_ACCELERATORS_PER_REPLICA", "8")
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    with exit_of(code), start():
+        pass
+    assert not dist.is_initialized()
+    assert text in capsys.readouterr().err
+    with start(device="cpu") as training:
+        assert training.device.type == "cpu"
+
+
+def group_timeouts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> set[timedelta]:
+    """The timeouts of all groups at the start of a training."""
+    launched = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in {**launched, **environ}.items():
+        monkeypatch.setenv(name, value)
+    with start():
+        groups = list(dist.distributed_c10d._world.pg_map)
+        assert len(groups) > 1, "groups that were made after the first"
+        backends = [group._get_backend(torch.device("cpu")) for group in groups]
+        return {each.options._timeout for each in backends}
+
+
+def test_collectives_outlast_the_longest_allowance_below_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = group_timeouts(monkeypatch)
+    below = {"TRAINYARD_PROGRESS_FILE": "/x"}
+    allowance = timedelta(seconds=max(ALLOWANCES.values()))
+    assert usual == {timedelta(minutes=30)}, "torch's own, which this test relies on for gloo"
+    assert min(group_timeouts(monkeypatch, **below)) > allowance
+    assert min(group_timeouts(monkeypatch, **below, TRAINYARD_HANG_TIMEOUT_SECONDS="7200")) > timedelta(seconds=7200)
+    assert group_timeouts(monkeypatch, **below, TRAINYARD_HANG_TIMEOUT_SECONDS="0") == usual, "no hang detection"
+    monkeypatch.delenv("TRAINYARD_PROGRESS_FILE")
+    monkeypatch.delenv("TRAINYARD_HANG_TIMEOUT_SECONDS")
+    assert min(group_timeouts(monkeypatch, TRAINYARD_PROGRESS_DIR="/x")) > allowance, "below a launcher"
+
+
+def test_failure_on_a_gpu_exits_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Exception] = []
+    monkeypatch.setattr(context, "exit_soon_after", ended.append)
+    with pytest.raises(KeyError), start():
+        raise KeyError("on a CPU")
+    assert ended == []
+    monkeypatch.setattr(context, "_device", lambda *_: SimpleNamespace(type="cuda"))
+    monkeypatch.setattr(context, "_join", lambda *_: None)
+    monkeypatch.setattr(context, "Training", lambda *_: 1 / 0)
+    monkeypatch.setattr(Parallelism, "mesh", lambda *_: None)
+    with pytest.raises(ZeroDivisionError) as raised, start():
+        pass
+    assert ended == [raised.value]
+
+
+def test_training_that_is_done_outlasts_a_blocked_group(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(context, "DESTROY_AFTER_TRAINING_SECONDS", 0.1)
+    monkeypatch.setattr(context, "destroy", lambda: released.wait(30))
+    with start():
+        pass
+    assert "the process groups were not released within 0 seconds; training is done" in caplog.text
+    released.set()
+    dist.destroy_process_group()
 
 
 def test_unfinished_groups_do_not_delay_exit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """A training on a GPU, in one process: the device, both backends, batches through pinned memory, and a checkpoint that it goes on from."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.library.support.programs import started
 from trainyard_torch import Batches, Checkpoints, DataShard, Loader, Loop, SampleOrder, replicate, start
 
 pytestmark = pytest.mark.gpu
@@ -52,6 +54,27 @@ def train(folder: Path, until: int) -> list[float]:
         has_tf32 = torch.cuda.get_device_capability() >= (8, 0)
         assert torch.get_float32_matmul_precision() == ("high" if has_tf32 else "highest")
     return losses
+
+
+FAILS = """
+import threading
+import torch
+from trainyard_torch import start
+with start() as training:
+    threading.Thread(target=threading.Event().wait).start()
+    # Some seconds of a kernel that spins.
+    torch.cuda._sleep(20_000_000_000)
+    raise ValueError("the loss is lost")
+"""
+
+
+def test_an_exception_ends_the_process_soon(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FAILS)
+    with started(tmp_path / "program.py", 1) as (rank,):
+        began = time.monotonic()
+        _, errors = rank.communicate(timeout=120)
+        assert (rank.returncode, "ValueError: the loss is lost" in errors) == (1, True)
+        assert time.monotonic() - began < 60
 
 
 def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

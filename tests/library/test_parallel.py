@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -292,6 +293,28 @@ def test_gradient_norm_covers_all_stages(tmp_path: Path) -> None:
         [(5.0, 0.6), (5.0, 3.0), (4.0, 1.5), (7.0, 3.0), True],
         [(5.0, 0.8), (5.0, 4.0), (4.0, 2.0), (7.0, 4.0), True],
     ]
+
+
+def clipped_unlike_torch() -> list[tuple[float, float, str]]:
+    """The scales, limits and dtypes at which norm or gradients differ from those of torch's own function."""
+    mesh, differ = Parallelism().mesh(1, "cpu"), []
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for scale, longest in product((1e-9, 0.5, 0.99, 1.0, 1.01, 50.0, inf, nan), (1e-7, 1.0, inf)):
+            mine = [nn.Parameter(torch.zeros(side, dtype=dtype)) for side in (3, 70)]
+            for each in mine:
+                each.grad = torch.randn_like(each) * scale / 8
+            theirs = [nn.Parameter(torch.zeros_like(each)) for each in mine]
+            for each, other in zip(mine, theirs, strict=True):
+                other.grad = None if each.grad is None else each.grad.clone()
+            norms = clip_grad_norm_(mine, mesh, longest), nn.utils.clip_grad_norm_(theirs, longest)
+            pairs = [norms, *((each.grad, other.grad) for each, other in zip(mine, theirs, strict=True))]
+            if not all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs if one is not None):
+                differ.append((scale, longest, str(dtype)))
+    return differ
+
+
+def test_clipping_equals_torch_to_the_bit(tmp_path: Path) -> None:
+    assert run(1, tmp_path, clipped_unlike_torch) == [[]]
 
 
 def grouped() -> tuple[str, int]:

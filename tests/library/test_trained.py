@@ -1,5 +1,6 @@
 """What a checkpoint holds of a model and its optimizers comes back: tied weights, frozen and unused parameters, whatever the parallelism."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from trainyard_torch import (
     shard,
     tensor_parallel,
 )
-from trainyard_torch.checkpoint import parameter_names
+from trainyard_torch.checkpoint import group_settings, parameter_names
 
 KINDS = ("ddp", "fsdp", "tensor")
 SOURCES = [*zip(KINDS, KINDS, strict=True), ("fsdp", "ddp"), ("tensor", "fsdp"), ("ddp", "tensor")]
@@ -227,6 +228,73 @@ def test_optimizer_state_for_new_parameters_is_fresh(tmp_path: Path) -> None:
     for each in model.parameters():
         each.grad = None
     assert stepped(model, every) == stepped(other, theirs)
+
+
+def per_parameter(
+    optimizer: torch.optim.Optimizer, packed: Mapping[str, Any], names: Mapping[nn.Parameter, str]
+) -> dict[str, Any]:
+    """The settings as earlier releases stored them."""
+    return {
+        f"param_groups.{names[each]}.{key}": value
+        for group, described in zip(optimizer.param_groups, packed["param_groups"], strict=True)
+        for each in group["params"]
+        for key, value in described.items()
+        if key not in {"params", "param_names"}
+    }
+
+
+def grouped(model: nn.Module, *rates: float) -> torch.optim.Optimizer:
+    groups = [{"params": model[index].parameters(), "lr": rate} for index, rate in zip((0, 2), rates, strict=True)]
+    return torch.optim.AdamW(groups, betas=(0.5, 0.6))
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["this release", "an earlier release"])
+def test_settings_return_to_their_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, earlier: bool) -> None:
+    model, other = small(), small(1)
+    optimizer, theirs = grouped(model, 0.1, 0.3), torch.optim.AdamW(reversed([*other.parameters()]), lr=0.9)
+    stepped(model, optimizer)
+    with monkeypatch.context() as patch:
+        if earlier:
+            patch.setattr(group_settings, "taken", per_parameter)
+        saved(tmp_path, 1, model, optimizer)
+    third = small(2)
+    same = grouped(third, 0.7, 0.9)
+    loaded(tmp_path, third, same)
+    assert [(group["lr"], tuple(group["betas"])) for group in same.param_groups] == [
+        (0.1, (0.5, 0.6)),
+        (0.3, (0.5, 0.6)),
+    ]
+    assert stepped(model, optimizer) == stepped(third, same)
+    loaded(tmp_path, other, theirs)
+    assert theirs.param_groups[0]["lr"] == 0.3, "of the group's first parameter, which is in layer 2"
+
+
+def test_settings_reach_the_optimizers_of_stages(tmp_path: Path) -> None:
+    model, other = small(), small(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)
+    stages = [torch.optim.AdamW(other[index].parameters(), lr=0.1) for index in (0, 2)]
+    stepped(model, optimizer)
+    saved(tmp_path, 1, model, optimizer)
+    loaded(tmp_path, other, *stages)
+    assert [each.param_groups[0]["lr"] for each in stages] == [0.3, 0.3]
+    assert stepped(model, optimizer) == stepped(other, *stages)
+
+
+def test_settings_are_stored_once_for_each_group() -> None:
+    model = small()
+    settings = TrainState(model, grouped(model, 0.1, 0.3)).state_dict_for(None)["optimizer"]
+    assert [*settings] == ["group_settings.0.weight", "group_settings.2.weight"]
+
+
+def test_rate_that_is_a_tensor_returns(tmp_path: Path) -> None:
+    model, other = small(), small(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.3), foreach=False)
+    theirs = torch.optim.AdamW(other.parameters(), lr=torch.tensor(0.1), foreach=False)
+    saved(tmp_path, 1, model, optimizer)
+    loaded(tmp_path, other, theirs)
+    rate = theirs.param_groups[0]["lr"]
+    assert isinstance(rate, torch.Tensor)
+    assert float(rate) == pytest.approx(0.3)
 
 
 def test_the_state_of_what_is_frozen_later_stays(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
+from trainyard.domain.state.accelerators import visible_accelerators
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Exit
@@ -72,7 +73,8 @@ class Scene:
     @property
     def job(self) -> JobView:
         """The job without its pods."""
-        return JobView(UID, "ns", "train", self.generation, 1, self.spec, self.status, self.deleting)
+        made = JobView(UID, "ns", "train", self.generation, 1, self.spec, self.status, self.deleting)
+        return replace(made, accelerators=visible_accelerators(self.spec.template["spec"]["containers"][0]))
 
     @property
     def snapshot(self) -> Snapshot:

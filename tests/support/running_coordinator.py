@@ -1,9 +1,11 @@
 """A coordinator that serves over TLS, and a client for it."""
 
 import io
+import itertools
 import json
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from trainyard.api.agent_protocol import REPORT_PATH
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.certificate import CertificateFolder
 from trainyard.coordinator.progress_store import ProgressStore
+from trainyard.coordinator.request_limits import WorkerIndex
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
 from trainyard.domain.state.snapshot import JobView
@@ -34,13 +37,16 @@ class RunningCoordinator:
         # Python 3.13 requires extensions that the chart's certificates lack.
         self.client.verify_flags &= ~ssl.VERIFY_X509_STRICT
         self.scene = job(3).running()
+        self.addresses: tuple[str, ...] = ()
         self.changes: list[str] = []
+        # Each look at the workers sees them as they are.
+        ticks = itertools.count(0.0, 10.0)
 
         async def fetch(path: str) -> dict[str, Any]:
             return self.issuer.documents[path]
 
         def find(sender: PodIdentity) -> tuple[PodView, JobView] | None:
-            pod = next((pod for pod in self.scene.pods if pod.uid == sender.uid), None)
+            pod = next((pod for pod in self.pods if pod.uid == sender.uid), None)
             return (pod, self.scene.job) if pod else None
 
         self.progress_store = ProgressStore(find, lambda uid, _: self.changes.append(uid), lambda: NOW)
@@ -57,8 +63,19 @@ class RunningCoordinator:
             lambda: self.leading,
             report_counter,
             sync_counter,
+            WorkerIndex(lambda: self.pods, lambda: next(ticks)),
         )
         self.port = 0
+
+    def place(self, *addresses: str) -> None:
+        """Give the job's pods these addresses; the last one holds for those that are left."""
+        self.addresses = addresses
+
+    @property
+    def pods(self) -> list[PodView]:
+        """The pods of the scene, at their addresses."""
+        places = self.addresses or ("",)
+        return [replace(pod, ip=places[min(n, len(places) - 1)]) for n, pod in enumerate(self.scene.pods)]
 
     def token(self, uid: str = "pod-1-1", **claims: Any) -> str:
         return self.issuer.token(uid, **claims)

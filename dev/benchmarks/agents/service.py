@@ -13,6 +13,7 @@ import orjson
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from dev.benchmarks.agents.waiting import address
 from dev.benchmarks.scale.usage import of
 from trainyard.api.agent_protocol import AgentState, SyncRequest
 from trainyard.api.internal_status import Group
@@ -62,7 +63,12 @@ def fill(caches: Caches, jobs: int, workers: int) -> None:
             pod["spec"]["nodeName"] = "node1"
             state = [{"name": "main", "state": {"running": {}}}]
             ready = [{"type": "Ready", "status": "True"}]
-            pod["status"] = {"phase": "Running", "podIP": "10.0.0.1", "conditions": ready, "containerStatuses": state}
+            pod["status"] = {
+                "phase": "Running",
+                "podIP": address(number * workers + index),
+                "conditions": ready,
+                "containerStatuses": state,
+            }
             cache.pods.apply(pod_record(pod))
 
 

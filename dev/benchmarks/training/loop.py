@@ -162,6 +162,8 @@ def measure(
 def ready(names: Sequence[str], size: str, world: int, folder: Path) -> Iterator[dict[str, Competitor]]:
     """All programs, each in the middle of its training, and standing still."""
     with ExitStack() as stack:
+        # In memory, as the agent has it.
+        reports = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir="/dev/shm")))
         made: dict[str, Competitor] = {}
         for name in names:
             own = folder / f"{name}-{size}-{world}"
@@ -180,7 +182,7 @@ def ready(names: Sequence[str], size: str, world: int, folder: Path) -> Iterator
                     Group(world, count=world, port=free_port()),
                     first_output=subprocess.PIPE,
                     errors=sink.fileno(),
-                    more=partial(_agent, name, world, own),
+                    more=partial(_agent, name, world, reports),
                 )
             )
             made[name] = Competitor(name, processes, errors)

@@ -45,6 +45,7 @@ class OperatorSettings(Values):
     api_qps: Qps
     api_burst: Burst
     http_port: OwnPort
+    health_port: OwnPort = OPTIONAL
     accelerators: Annotated[dict[ResourceName, DeviceProcesses], These] = OPTIONAL
 
 
@@ -160,6 +161,7 @@ class Admission(Switch):
 
     pod_security: Literal["", "baseline", "restricted"] = OPTIONAL
     guard_service_accounts: bool = OPTIONAL
+    system_namespaces: Annotated[list[Name], Once] = OPTIONAL
 
 
 class MetricsService(Switch):

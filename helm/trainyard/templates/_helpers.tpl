@@ -167,9 +167,21 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
 {{- join "," $names -}}
 {{- end -}}
 
+{{/* Values of an earlier chart, kept by --reuse-values, have no such port. Two equal ports would keep the operator from starting. */}}
+{{- define "trainyard.healthPort" -}}
+{{- $port := int64 (default 8081 .Values.settings.healthPort) -}}
+{{- if eq $port (int64 .Values.settings.httpPort) -}}
+{{- fail (printf "settings.healthPort and settings.httpPort are both %d: use different ports" $port) -}}
+{{- end -}}
+{{- if and .Values.coordinator.enabled (eq $port (int64 .Values.coordinator.port)) -}}
+{{- fail (printf "settings.healthPort and coordinator.port are both %d: use different ports" $port) -}}
+{{- end -}}
+{{- $port -}}
+{{- end -}}
+
 {{/* Of two variables with one name the last would silently win. */}}
 {{- define "trainyard.extraEnv" -}}
-{{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_CONCURRENT_RECONCILES" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" -}}
+{{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_CONCURRENT_RECONCILES" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" "TRAINYARD_HEALTH_PORT" -}}
 {{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_DURATION_SECONDS" "TRAINYARD_NAMESPACES") -}}
 {{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT" "TRAINYARD_COORDINATOR_SECRET" "TRAINYARD_ISOLATE_JOBS" "TRAINYARD_JOB_PEERS") -}}
 {{- $settings = concat $settings (list "TRAINYARD_AGENT_PULL_SECRETS" "TRAINYARD_ACCELERATORS" "TRAINYARD_WORKER_LABELS" "TRAINYARD_WORKER_ANNOTATIONS") -}}

@@ -199,3 +199,9 @@ class Refusal(Part):
     """For programs and metrics."""
     message: str
     """For people."""
+    after: float | None = None
+    """Seconds after which to try again; None where the agent's own delay is as good."""
+
+    def body(self) -> dict[str, Any]:
+        """Return it as JSON, without the fields that say nothing."""
+        return self.model_dump(exclude_none=True)

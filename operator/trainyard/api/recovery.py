@@ -176,8 +176,16 @@ MEANINGS = (
         (91,), Action.RESTART, "The worker hung: it made no progress for longer than steps take. The agent stopped it."
     ),
     Meaning((92,), Action.IGNORE, "Exited because another worker was lost. If that worker is known, it is the cause."),
-    Meaning((93,), Action.FAIL, "The program requests no restart."),
-    Meaning((94,), Action.RESTART_ELSEWHERE, "A check of the node's health failed: GPU, network or disk."),
+    Meaning(
+        (93,),
+        Action.FAIL,
+        "The program requests no restart. From the training library: the container requested accelerators, and its torch is built without GPUs.",
+    ),
+    Meaning(
+        (94,),
+        Action.RESTART_ELSEWHERE,
+        "A check of the node's health failed: GPU, network or disk. From the training library: torch sees fewer GPUs than the container requested.",
+    ),
     Meaning((95,), Action.FAIL, "No checkpoint can be read, not even an older one."),
     Meaning(
         (96,),

@@ -14,6 +14,8 @@ from trainyard.domain.state.worker_views import AgentView
 
 CLOCK_STEP_THRESHOLD = timedelta(seconds=1)
 """A wall clock that deviates more from the monotonic clock was set."""
+MAX_TURNED_AWAY = 16_384
+"""Addresses of workers that are remembered; the one that was closed first is forgotten first."""
 
 
 def _details(agent: AgentView) -> tuple[object, ...]:
@@ -34,6 +36,8 @@ class AgentRegistry:
     _checked: tuple[datetime, float] | None = field(default=None, init=False)
     """Wall clock and monotonic clock at the last look."""
     _since: datetime | None = field(default=None, init=False)
+    _turned_away: dict[str, datetime] = field(default_factory=dict, init=False)
+    """When a connection of a worker's address was last closed because of a limit."""
     _agents: dict[str, dict[str, AgentView]] = field(default_factory=dict, init=False)
     _polls: dict[str, set[asyncio.Future[None]]] = field(default_factory=dict, init=False)
     _latest: dict[str, "LongPoll"] = field(default_factory=dict, init=False)
@@ -52,6 +56,19 @@ class AgentRegistry:
         now = self._time()
         # A standby has not started it.
         self._since = self._since and now
+
+    def turned_away(self, address: str) -> None:
+        """Start the grace period of the pods at this address again: a connection of it was closed."""
+        now = self._time()
+        self._turned_away.pop(address, None)
+        self._turned_away[address] = now
+        if len(self._turned_away) > MAX_TURNED_AWAY:
+            del self._turned_away[next(iter(self._turned_away))]
+
+    def since_for(self, addresses: Iterable[str]) -> datetime:
+        """Return since when this process has accepted every agent that connects from one of these addresses."""
+        times = (self._turned_away[each] for each in addresses if each in self._turned_away)
+        return max((self.since, *times))
 
     def of(self, job: str, pods: Iterable[str]) -> Mapping[str, AgentView]:
         """Return the agents of these pods that have connected. Agents of other pods of the job are forgotten."""
@@ -132,6 +149,7 @@ class AgentRegistry:
         step = now - before[0] - timedelta(seconds=at - before[1]) if before else timedelta()
         if abs(step) > CLOCK_STEP_THRESHOLD:
             self._since = self._since and self._since + step
+            self._turned_away = {address: at + step for address, at in self._turned_away.items()}
             for agents in self._agents.values():
                 for pod, agent in agents.items():
                     reported, since, left = (t and t + step for t in (agent.reported_at, agent.since, agent.left_at))

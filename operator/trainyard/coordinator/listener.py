@@ -1,8 +1,6 @@
-"""A TLS listener with limits on unauthenticated connections: their number, their number per address, and their idle
-time.
+"""A TLS listener with limits on unauthenticated connections (`connection_limits`), and on their idle time.
 
-Connections above the limit wait in the kernel's backlog, at no cost to this process. An authenticated agent's
-connection may stay open: one for each pod.
+An authenticated agent's connection may stay open: one for each pod.
 """
 
 import asyncio
@@ -12,19 +10,16 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
 from trainyard.coordinator.address import open_listening_socket
+from trainyard.coordinator.connection_limits import ConnectionLimits, Refusal, Stranger, plain_address
 
 _LOG = logging.getLogger(__name__)
 
-MAX_UNAUTHENTICATED_CONNECTIONS = 128
-"""Handshakes included. A report takes one or two milliseconds, so all of them delay other work by a fraction of a
-second."""
-MAX_UNAUTHENTICATED_PER_ADDRESS = 16
-"""So that one address cannot lock out all others. Further connections of it are closed: its agents retry."""
 UNAUTHENTICATED_IDLE_SECONDS = 5.0
 """How long an unauthenticated connection may stay without a request."""
 TLS_HANDSHAKE_SECONDS = 5.0
@@ -86,25 +81,31 @@ class AuthenticatedConnections:
                 self._on_disconnect(job, pod)
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Which connections are admitted, and who learns of the others."""
+
+    authenticated: AuthenticatedConnections
+    limits: ConnectionLimits
+    on_full: Callable[[], object]
+    """Called again and again while no connection is accepted."""
+    on_turned_away: Callable[[str], object]
+    """Called with the address of a connection that is closed because of a limit."""
+
+
 @asynccontextmanager
 async def listen(
-    runner: web.BaseRunner,
-    host: str,
-    port: int,
-    tls: ssl.SSLContext,
-    authenticated: AuthenticatedConnections,
-    on_full: Callable[[], object],
+    runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext, admission: Admission
 ) -> AsyncIterator[int]:
-    """Serve the runner's application while inside. Yields the port. Raises OSError and UnicodeError.
-
-    `on_full` is called again and again while no connection is accepted.
-    """
+    """Serve the runner's application while inside. Yields the port. Raises OSError and UnicodeError."""
     server = runner.server
     if server is None:
         raise RuntimeError("the runner is not set up")
     with open_listening_socket(host, port) as listening:
-        acceptor = _ConnectionAcceptor(listening, server, tls, authenticated, on_full)
-        tasks = [asyncio.create_task(coroutine) for coroutine in (acceptor.run(), _sweep(server, authenticated))]
+        acceptor = _ConnectionAcceptor(listening, server, tls, admission)
+        tasks = [
+            asyncio.create_task(coroutine) for coroutine in (acceptor.run(), _sweep(server, admission.authenticated))
+        ]
         try:
             yield listening.getsockname()[1]
         finally:
@@ -116,59 +117,79 @@ async def listen(
 class _ConnectionAcceptor:
     """Accepts connections up to the limits."""
 
-    def __init__(
-        self,
-        listening: socket.socket,
-        server: web.Server,
-        tls: ssl.SSLContext,
-        authenticated: AuthenticatedConnections,
-        on_full: Callable[[], object],
-    ) -> None:
+    def __init__(self, listening: socket.socket, server: web.Server, tls: ssl.SSLContext, admission: Admission) -> None:
         self._listening, self._server, self._tls = listening, server, tls
-        self._authenticated, self._on_full = authenticated, on_full
-        self.handshakes: dict[asyncio.Task[None], str] = {}
-        self._accepted: dict[web.RequestHandler, str] = {}
+        self._authenticated, self._limits = admission.authenticated, admission.limits
+        self._on_full, self._on_turned_away = admission.on_full, admission.on_turned_away
+        self.handshakes: dict[asyncio.Task[None], Stranger] = {}
+        self._accepted: dict[web.RequestHandler, Stranger] = {}
 
     async def run(self) -> None:
         """Accept connections for ever."""
         loop = asyncio.get_running_loop()
         while True:
-            while len(self._unauthenticated_addresses()) >= MAX_UNAUTHENTICATED_CONNECTIONS:
-                self._on_full()
-                await asyncio.sleep(FULL_POLL_SECONDS)
             try:
-                connection, (address, *_) = await loop.sock_accept(self._listening)
+                connection, (source, *_) = await loop.sock_accept(self._listening)
             except OSError as error:
                 # For example too many open files, which this listener does not cause.
                 _LOG.warning(f"cannot accept connections of agents, retrying error={str(error)!r}")
                 self._on_full()
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
-            if self._unauthenticated_addresses().count(address) >= MAX_UNAUTHENTICATED_PER_ADDRESS:
-                # No `on_full`: otherwise one client could delay the detection of all lost agents.
+            address = plain_address(source)
+            try:
+                admitted = self._limits.is_within_rate(address) and await self._has_room(address)
+            except asyncio.CancelledError:
                 connection.close()
+                raise
+            if not admitted:
+                connection.close()
+                self._on_turned_away(address)
                 # `sock_accept` does not yield while connections are pending: a flood would block the event loop.
                 await asyncio.sleep(0)
                 continue
             for level, option, value in TCP_KEEPALIVE_OPTIONS:
                 connection.setsockopt(level, option, value)
             task = asyncio.create_task(self._shake_hands(connection, address))
-            self.handshakes[task] = address
+            self.handshakes[task] = Stranger(address, self._limits.clock(), task.cancel)
             task.add_done_callback(self.handshakes.pop)
 
-    def _unauthenticated_addresses(self) -> list[str]:
-        """Return the addresses of unauthenticated connections, one entry for each connection."""
-        authenticated = self._authenticated.connections
+    async def _has_room(self, address: str) -> bool:
+        """Return whether a new connection of this address may stay, and close the one that gives way to it.
+
+        Where it has to wait, those behind it wait in the kernel's backlog, at no cost to this process.
+        """
+        while True:
+            match self._limits.make_room(address, self._strangers()):
+                case None:
+                    return True
+                case Refusal.CLOSE:
+                    return False
+                case Refusal.WAIT:
+                    self._on_full()
+                    await asyncio.sleep(FULL_POLL_SECONDS)
+                case Stranger() as stranger:
+                    stranger.close()
+                    self._on_turned_away(stranger.address)
+                    # A cancelled handshake ends in the next round of the event loop.
+                    await asyncio.sleep(0)
+                    return True
+
+    def _strangers(self) -> list[Stranger]:
+        """Return the unauthenticated connections."""
+        authenticated, serving = self._authenticated.connections, self._authenticated.serving
         self._accepted = {
-            handler: address
-            for handler, address in self._accepted.items()
+            handler: stranger
+            for handler, stranger in self._accepted.items()
             if handler.transport is not None and handler not in authenticated
         }
+        for handler, stranger in self._accepted.items():
+            stranger.serving = handler in serving
         return [*self.handshakes.values(), *self._accepted.values()]
 
     async def _shake_hands(self, connection: socket.socket, address: str) -> None:
         # Created here and not read from the result: uvloop returns a protocol of its own.
-        handler = self._server()
+        handler, since = self._server(), self._limits.clock()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: handler,
@@ -177,7 +198,7 @@ class _ConnectionAcceptor:
                 ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
             )
-            self._accepted[handler] = address
+            self._accepted[handler] = Stranger(address, since, handler.force_close)
         except (OSError, EOFError):
             # The client speaks no TLS, distrusts the certificate or gave up: its own log has the reason.
             connection.close()

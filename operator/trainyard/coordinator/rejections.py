@@ -25,6 +25,7 @@ class RejectionReason(StrEnum):
     MALFORMED = "Malformed"
     TOO_LARGE = "TooLarge"
     TOO_SLOW = "TooSlow"
+    TOO_OFTEN = "TooOften"
 
 
 STATUS = {
@@ -42,6 +43,7 @@ STATUS = {
     RejectionReason.MALFORMED: 400,
     RejectionReason.TOO_LARGE: 413,
     RejectionReason.TOO_SLOW: 408,
+    RejectionReason.TOO_OFTEN: 429,
 }
 """The HTTP status of each reason."""
 
@@ -53,3 +55,5 @@ class RefusedError(Exception):
 
     reason: RejectionReason
     message: str
+    after: float | None = None
+    """Seconds after which the request may be accepted; None where that does not depend on time."""

@@ -32,9 +32,11 @@ from trainyard.coordinator import reports
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.assignments import Assignment, assignment
 from trainyard.coordinator.certificate import Certificate
-from trainyard.coordinator.listener import AuthenticatedConnections, listen
+from trainyard.coordinator.connection_limits import ConnectionLimits
+from trainyard.coordinator.listener import Admission, AuthenticatedConnections, listen
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
+from trainyard.coordinator.request_limits import RequestLimits, WorkerIndex
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
 from trainyard.domain.state.observed_exits import container_exit
 from trainyard.domain.state.snapshot import JobView
@@ -71,11 +73,15 @@ class CoordinatorServer:
     """Report requests, by `result`."""
     sync_counter: Counter
     """Sync requests, by `result`."""
+    workers: WorkerIndex
+    """The known workers: limits grow with their number."""
     authenticated: AuthenticatedConnections = field(init=False)
+    _limits: RequestLimits = field(init=False)
 
     def __post_init__(self) -> None:
-        """Have the agent registry learn of closed connections."""
+        """Have the agent registry learn of closed connections, and start with unused limits."""
         self.authenticated = AuthenticatedConnections(self.agent_registry.idle_disconnected)
+        self._limits = RequestLimits(self.workers)
 
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncIterator[int]:
@@ -92,11 +98,20 @@ class CoordinatorServer:
         )
         await runner.setup()
         try:
-            tls, on_full = self.certificate.context, self.agent_registry.restart_grace_period
-            async with listen(runner, host, port, tls, self.authenticated, on_full) as bound_port:
+            admission = Admission(
+                self.authenticated,
+                ConnectionLimits(self.workers, time.monotonic),
+                self.agent_registry.restart_grace_period,
+                self._turned_away,
+            )
+            async with listen(runner, host, port, self.certificate.context, admission) as bound_port:
                 yield bound_port
         finally:
             await runner.cleanup()
+
+    def _turned_away(self, address: str) -> None:
+        if self.workers.at(address):
+            self.agent_registry.turned_away(address)
 
     async def _report(self, request: web.Request) -> web.Response:
         response = await self._respond(request, self.report_counter, self._accept_report)
@@ -116,20 +131,26 @@ class CoordinatorServer:
         """Authenticate the sender and handle the request. Return the answer or the rejection, and count it."""
         try:
             with self.authenticated.request_in_progress(request.protocol):
-                reason, body = RejectionReason.ACCEPTED, await handle(request, await self._sender(request))
+                sender = await self._sender(request)
+                # Before the body: that of an unknown pod, or of one that asks too often, is not read.
+                self._limits.check(self.progress_store.resolve(sender)[0])
+                reason, body = RejectionReason.ACCEPTED, await handle(request, sender)
         except RefusedError as rejection:
-            reason, body = rejection.reason, Refusal(reason=rejection.reason, message=rejection.message).model_dump()
+            refusal = Refusal(reason=rejection.reason, message=rejection.message, after=rejection.after)
+            reason, body = rejection.reason, refusal.body()
             _LOG.debug(f"rejected request remote={request.remote} reason={reason} message={rejection.message!r}")
         counter.labels(reason).inc()
         return web.json_response(body, status=STATUS[reason])
 
     async def _accept_report(self, request: web.Request, sender: PodIdentity) -> Json:
-        report = reports.read(Report, await self._body(request))
+        processes = self.progress_store.resolve(sender)[1].processes
+        body = await self._body(request, reports.max_report_bytes(processes))
+        report = reports.read(Report, body, processes)
         return ReportAnswer(next=self.progress_store.accept(sender, report)).model_dump()
 
     async def _wait_for_assignment(self, request: web.Request, sender: PodIdentity) -> Json:
         """Return the worker's assignment as soon as it differs from what the worker does."""
-        call = reports.read(SyncRequest, await self._body(request))
+        call = reports.read(SyncRequest, await self._body(request, reports.MAX_SYNC_BODY_BYTES))
         pod, job = self.progress_store.resolve(sender)
         current = self._assignment(pod, job)
         self.authenticated.add(job.uid, sender.uid, request.protocol)
@@ -177,18 +198,27 @@ class CoordinatorServer:
         # Before the body: the body of an unauthenticated request is not read.
         return await self.verifier.identify(token.strip())
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.Request, limit: int) -> bytes:
+        too_large = RefusedError(RejectionReason.TOO_LARGE, f"this request of this worker has at most {limit} bytes")
+        if (request.content_length or 0) > limit:
+            raise too_large
+        body = bytearray()
         try:
             async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-                return await request.read()
+                # A body that is sent in chunks has no length before its end.
+                while chunk := await request.content.readany():
+                    body += chunk
+                    if len(body) > limit:
+                        raise too_large
         except web.HTTPRequestEntityTooLarge as error:
-            raise RefusedError(RejectionReason.TOO_LARGE, f"a request has at most {MAX_BODY_BYTES} bytes") from error
+            raise too_large from error
         except (HttpProcessingError, ClientError, ConnectionError) as error:
             raise RefusedError(RejectionReason.MALFORMED, f"the body is incomplete: {error}") from error
         except TimeoutError as error:
             raise RefusedError(
                 RejectionReason.TOO_SLOW, f"the body took longer than {BODY_TIMEOUT_SECONDS:.0f} s"
             ) from error
+        return bytes(body)
 
 
 def _assignment_json(current: Assignment) -> Json:

@@ -30,6 +30,8 @@ ALGORITHMS = ["RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS
 LEEWAY_SECONDS = 10.0
 MIN_KEY_REFRESH_SECONDS = 30.0
 """The minimum between two fetches of the keys: tokens with an unknown key must not cause requests."""
+MAX_KEY_AGE_SECONDS = 600.0
+"""The keys are fetched again at this age: a token that was signed with a withdrawn key is no longer accepted."""
 MAX_CACHED_TOKENS = 20_000
 """Verified tokens that are cached: one for each worker, each valid for an hour."""
 MAX_TOKEN_BYTES = 16 * 1024
@@ -46,7 +48,7 @@ class PodIdentity:
 
 @dataclass(slots=True)
 class TokenVerifier:
-    """Verifies tokens. The cluster's keys are fetched when a token was signed with an unknown key."""
+    """Verifies tokens. The cluster's keys are fetched for a token with an unknown key, and where they are old."""
 
     fetch: Fetch
     clock: Callable[[], float] = time.monotonic
@@ -54,6 +56,8 @@ class TokenVerifier:
     """Seconds since 1970 by the clock of the API server, which issues the tokens."""
     _issuer: str = field(default="", init=False)
     _keys: dict[str, jwt.PyJWK] = field(default_factory=dict, init=False)
+    _published: list[Any] = field(default_factory=list, init=False)
+    """The keys as the cluster has published them."""
     _fetched_at: float = field(default=float("-inf"), init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _verified: dict[bytes, tuple[PodIdentity, float]] = field(default_factory=dict, init=False)
@@ -63,6 +67,9 @@ class TokenVerifier:
         if len(token) > MAX_TOKEN_BYTES:
             raise RefusedError(RejectionReason.BAD_TOKEN, f"the token is longer than {MAX_TOKEN_BYTES} bytes")
         digest = sha256(token.encode(errors="replace")).digest()
+        if self._keys and self.clock() >= self._fetched_at + MAX_KEY_AGE_SECONDS:
+            # One request waits for it; where it fails, the earlier keys stay in use.
+            await self._refresh()
         if known := self._verified.get(digest):
             identity, expiry = known
             if self.now() < expiry + LEEWAY_SECONDS:
@@ -98,7 +105,8 @@ class TokenVerifier:
             self._fetched_at = self.clock()
             try:
                 issuer = (await self.fetch(DISCOVERY))["issuer"]
-                keys = jwt.PyJWKSet.from_dict(dict(await self.fetch(KEYS))).keys
+                document = dict(await self.fetch(KEYS))
+                keys = jwt.PyJWKSet.from_dict(document).keys
             except Exception as error:
                 _LOG.error(
                     f"cannot read the cluster's token keys, rejecting all requests of agents path={KEYS} error={str(error)!r}"
@@ -107,6 +115,9 @@ class TokenVerifier:
                     raise RefusedError(RejectionReason.KEYS_UNKNOWN, "the cluster's keys cannot be read") from error
                 return
             self._issuer, self._keys = str(issuer), {key.key_id: key for key in keys if key.key_id}
+            if document["keys"] != self._published:
+                self._published = document["keys"]
+                self._verified.clear()
 
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
         try:

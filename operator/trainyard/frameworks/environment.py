@@ -18,6 +18,7 @@ SETTINGS = (
     "TRAINYARD_HANG_TIMEOUT_SECONDS",
     "TRAINYARD_GRACE_PERIOD_SECONDS",
     "TRAINYARD_RESTART_GRACE_SECONDS",
+    "TRAINYARD_ACCELERATORS_PER_REPLICA",
 )
 """Variables that are set only where they differ from the default. An empty value means that they are not set."""
 
@@ -49,6 +50,8 @@ def environment(worker: Worker, container: Mapping[str, Any], *, tuned: bool = T
     own: list[Json] = list(container.get("env") or [])
     framework = FRAMEWORK_ENVIRONMENTS[worker.spec.framework]
     defaults = [*common_variables(worker), *framework.identity(worker)]
+    if container["name"] == worker.spec.template["spec"]["containers"][0]["name"]:
+        defaults += accelerator_variables(worker)
     if path := container.get("terminationMessagePath"):
         defaults.append({"name": "TRAINYARD_TERMINATION_LOG", "value": path})
     if tuned and not container.get("envFrom"):
@@ -65,7 +68,8 @@ def restart_environment(worker: Worker) -> dict[str, str]:
     """
     main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
     own = {variable["name"] for variable in main.get("env") or ()}
-    defaults = [*common_variables(worker), *FRAMEWORK_ENVIRONMENTS[worker.spec.framework].identity(worker)]
+    identity = FRAMEWORK_ENVIRONMENTS[worker.spec.framework].identity(worker)
+    defaults = [*common_variables(worker), *accelerator_variables(worker), *identity]
     variables = dict.fromkeys(SETTINGS, "") | {variable["name"]: variable["value"] for variable in defaults}
     return {name: value for name, value in variables.items() if name not in own}
 
@@ -96,6 +100,12 @@ def common_variables(worker: Worker) -> list[Json]:
     if worker.spec.grace_seconds != DEFAULT_GRACE_SECONDS:
         variables["TRAINYARD_GRACE_PERIOD_SECONDS"] = str(worker.spec.grace_seconds)
     return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def accelerator_variables(worker: Worker) -> list[Json]:
+    """Return how many accelerators a program of the main container must see. Other containers have devices of their own, or none."""
+    number = worker.job.accelerators
+    return [{"name": "TRAINYARD_ACCELERATORS_PER_REPLICA", "value": str(number)}] if number else []
 
 
 def user_set_identity(worker: Worker) -> list[str]:

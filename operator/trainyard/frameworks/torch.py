@@ -20,6 +20,10 @@ IDENTITY_VARIABLES = frozenset(
     | {"PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_BACKEND"},
 )
 """Variables of ranks and rendezvous. Set by the user they may not match the real group, which causes a warning."""
+MAX_OMP_THREADS = 8
+"""Of a rank with an accelerator, which computes there. Each thread of a loader or a checkpoint gets a pool of this size."""
+MAX_COMPILE_PROCESSES = 32
+"""Torch's own maximum. It counts the cores of the node, and not those of the container or of one rank."""
 FLIGHT_RECORDER_VARIABLES = frozenset({"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"})
 """The flight recorder's size, under its new and its old name. Some releases have it off by default. torch reads the new one first. A
 user who sets one of them means both."""
@@ -93,7 +97,9 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
     if FLIGHT_RECORDER_VARIABLES.isdisjoint(variable["name"] for variable in container.get("env") or ()):
         variables |= dict.fromkeys(sorted(FLIGHT_RECORDER_VARIABLES), "2000")
     if (threads := cpus(container) or cpus(worker.spec.template["spec"])) is not None:
-        variables["OMP_NUM_THREADS"] = str(max(1, threads // worker.job.processes))
+        for_each = max(1, threads // worker.job.processes)
+        variables["OMP_NUM_THREADS"] = str(min(MAX_OMP_THREADS, for_each) if worker.job.accelerators else for_each)
+        variables["TORCHINDUCTOR_COMPILE_THREADS"] = str(min(MAX_COMPILE_PROCESSES, for_each))
     if worker.host_network:
         # A node has bridges and virtual interfaces without a route to its peers; NCCL could choose one of them.
         variables["NCCL_SOCKET_IFNAME"] = "^lo,docker,veth,cni,cali,flannel,kube,virbr"

@@ -116,12 +116,15 @@ class Reflector(Generic[T, K]):
 
     async def _list(self) -> None:
         path, before = self.resource.path(self.namespace), self.store.seen
-        raw, version = await read_all(self.session, path, self._selection(), self.page_size, self._record_activity)
-        objects = [*self._readable(raw)]
+        read, version = await read_all(
+            self.session, path, self._selection(), self.page_size, self._uid_and_object, self._record_activity
+        )
+        # An unreadable object still exists: leaving it out would make it look deleted.
+        objects = [found for uid, obj in read if (found := obj or self.store.get(uid)) is not None]
         self._check_list_version(int(version), before)
         self._check_object_versions(objects, int(version))
         changed = self.store.replace(objects, int(version))
-        self._unreadable &= {_uid(item) for item in raw}
+        self._unreadable &= {uid for uid, _ in read}
         self._version = version
         self.synced.set()
         self._notify(changed)
@@ -148,12 +151,8 @@ class Reflector(Generic[T, K]):
                     " before: the cluster seems to have been restored from a backup"
                 )
 
-    def _readable(self, raw: Iterable[dict[str, Any]]) -> Iterable[T]:
-        for item in raw:
-            # An unreadable object still exists: leaving it out would make it look deleted.
-            obj = self._project(item) or self.store.get(_uid(item))
-            if obj is not None:
-                yield obj
+    def _uid_and_object(self, item: dict[str, Any]) -> tuple[str, T | None]:
+        return _uid(item), self._project(item)
 
     async def _watch(self) -> None:
         params = self._selection() | {

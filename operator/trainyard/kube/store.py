@@ -53,6 +53,10 @@ class Store(Generic[T, K]):
         """Return the object with this UID, or None."""
         return self._objects.get(uid)
 
+    def values(self) -> Iterable[T]:
+        """Return all objects, as a view: it must not be kept."""
+        return self._objects.values()
+
     def knows(self, uid: str, version: int) -> bool:
         """Return whether the store holds the object at this version or a later one."""
         held = self._objects.get(uid)

@@ -104,3 +104,42 @@ def test_special_file_is_no_marker(kind: str) -> None:
         assert kind != "folder" or not made.leave_mark(2)
     finally:
         path.rmdir() if kind == "folder" else path.unlink(missing_ok=True)
+
+
+def mark_of(environment: dict[str, str]) -> Path:
+    return MARKER_FOLDER / f"trainyard-restart-{environment['TRAINYARD_JOB_UID']}--"
+
+
+def test_mark_is_not_written_through_a_link(tmp_path: Path) -> None:
+    environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    made = ContainerRestart(environment, print)
+    mark_of(environment).symlink_to(victim)
+    try:
+        assert made.leave_mark(2)
+        assert victim.read_text() == "kept"
+        assert mark_of(environment).stat(follow_symlinks=False).st_mode & 0o777 == 0o600
+        assert ContainerRestart(environment, print).attempt == 2
+    finally:
+        mark_of(environment).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("kind", ["hard link", "another user"])
+def test_mark_of_others_is_ignored(kind: str) -> None:
+    environment = {"TRAINYARD_COORDINATOR": "https://localhost:1", "TRAINYARD_JOB_UID": secrets.token_hex(4)}
+    path = mark_of(environment)
+    path.write_text("7")
+    second = path.with_name(f"{path.name}-link")
+    if kind == "hard link":
+        second.hardlink_to(path)
+    elif os.geteuid() == 0:
+        os.chown(path, 12345, 12345)
+    else:
+        path.unlink()
+        pytest.skip("needs root to make a file of another user")
+    try:
+        assert ContainerRestart(environment, print).attempt is None
+    finally:
+        path.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)

@@ -2,7 +2,15 @@
 
 import pytest
 
-from trainyard_agent.hang import ALLOWANCES, MIN_LIMIT_SECONDS, REMEMBERED_STEPS, Hang, Usual, Watch
+from trainyard_agent.hang import (
+    ALLOWANCES,
+    MIN_GPU_LIMIT_SECONDS,
+    MIN_LIMIT_SECONDS,
+    REMEMBERED_STEPS,
+    Hang,
+    Usual,
+    Watch,
+)
 from trainyard_agent.report import MIN_STEPS, RankState
 
 LAST = RankState(9, "train")
@@ -46,6 +54,24 @@ def test_hang_limit_considers_reporting_interval(step_seconds: float, each: int)
     assert hang is not None
     assert hang.seconds >= 5 * step_seconds * each
     assert hang.usual == pytest.approx(step_seconds, rel=0.1), "of a step"
+
+
+def test_gpus_get_more_time_for_a_step() -> None:
+    """The first collective of a group or a slow read takes 40 seconds, and returns after each restart."""
+    watch = Watch(least=MIN_GPU_LIMIT_SECONDS)
+    end = train(watch, step_seconds=0.5)
+    assert stall(watch, end, MIN_GPU_LIMIT_SECONDS, LAST) is None
+    assert stall(watch, end + MIN_GPU_LIMIT_SECONDS, 1, LAST) is not None
+
+
+def test_reported_compilation_within_a_step_is_allowed() -> None:
+    watch = Watch()
+    end = train(watch)
+    compiling = RankState(9, "compile")
+    assert stall(watch, end, ALLOWANCES["compile"], compiling) is None
+    # The rest of the step is measured from its end.
+    assert stall(watch, end + ALLOWANCES["compile"], MIN_LIMIT_SECONDS, LAST) is None
+    assert stall(watch, end + ALLOWANCES["compile"] + MIN_LIMIT_SECONDS, 2, LAST) is not None
 
 
 def test_configured_limit_overrides_default() -> None:

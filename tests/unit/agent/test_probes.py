@@ -24,6 +24,8 @@ from tests.unit.agent.agent_process import running_agent
 from tests.unit.agent.fake_operator import FakeOperator, credentials
 from tests.unit.agent.rank_scripts import RANK_PRELUDE, WARM_START_OFF
 from tests.unit.agent.worker_environment import AGENT_SOURCE, TRAINER_IMAGE, WORKER_VARIABLES
+from trainyard_agent.probe_state import ProbeState
+from trainyard_agent.progress_files import IN_MEMORY
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +182,34 @@ def test_python_of_the_agent_makes_the_request(script: Path, tmp_path: Path) -> 
         assert done.returncode == 0
     finally:
         state.unlink()
+
+
+@pytest.mark.parametrize("kind", ["link", "another user"])
+def test_probe_believes_only_its_own_users_file(tmp_path: Path, script: Path, kind: str) -> None:
+    """In a folder that other users share, such a file could name any program."""
+    uid = f"probes-{os.getpid()}-{kind[0]}"
+    names = (uid, WORKER_VARIABLES["TRAINYARD_ATTEMPT"], WORKER_VARIABLES["TRAINYARD_REPLICA_INDEX"])
+    file = IN_MEMORY / "-".join(["trainyard-probe", *names])
+    (tmp_path / "state").write_text("hold x\n")
+    if kind == "link":
+        file.symlink_to(tmp_path / "state")
+    elif os.geteuid() == 0:
+        file.write_text("hold x\n")
+        os.chown(file, 12345, 12345)
+    else:
+        pytest.skip("needs root to make a file of another user")
+    try:
+        assert probe(script, uid, "--", "false") == 1
+    finally:
+        file.unlink()
+
+
+def test_probe_state_replaces_what_is_in_its_way(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    state = ProbeState({**WORKER_VARIABLES, "TRAINYARD_PROBE_DELAY_SECONDS": "0"}, print, [tmp_path])
+    (file,) = state._files
+    os.link(victim, file.with_suffix(".new"))
+    state.hold()
+    assert victim.read_text() == "kept"
+    assert file.read_text().startswith("hold ")

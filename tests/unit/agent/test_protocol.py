@@ -14,6 +14,7 @@ from trainyard_agent.protocol import (
     parse_order,
     parse_refusal,
     parse_report_pause,
+    parse_retry_delay,
     rank_report,
     report_request,
     sync_request,
@@ -70,6 +71,7 @@ def test_golden_pause(example: dict[str, Any]) -> None:
 def test_golden_refusal(example: dict[str, Any]) -> None:
     reason, text = parse_refusal(example["status"], example["body"])
     assert (reason, text) == (example["agent"]["reason"], example["agent"]["text"])
+    assert parse_retry_delay(example["body"]) == example["agent"].get("after", 0.0)
 
 
 def test_golden_report_has_each_measurement() -> None:

@@ -1,7 +1,10 @@
 """Flight recorders of hung ranks, which write as torch does with NCCL."""
 
 import os
+import pickle
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,15 @@ from tests.unit.agent.agent_process import AgentProcess, running_agent
 from tests.unit.agent.worker_environment import WORKER_VARIABLES
 from trainyard_agent import recorder
 from trainyard_agent.ranks import place
-from trainyard_agent.recorder import FILE_VARIABLES, FOLDER_VARIABLE, KEPT_ATTEMPTS, PIPE_VARIABLE, Recorder, defaults
+from trainyard_agent.recorder import (
+    FILE_VARIABLES,
+    FOLDER_VARIABLE,
+    KEPT_ATTEMPTS,
+    PIPE_VARIABLE,
+    SETTLED_SECONDS,
+    Recorder,
+    defaults,
+)
 
 NCCL = """
 import threading
@@ -94,8 +105,13 @@ def test_recorder_written_by_nccl_timeout_is_reported(program: Path, tmp_path: P
 
 def recorder_of(folder: Path, attempt: int = 1, /, **environment: str) -> Recorder:
     """Return the recorder of worker 1, which has the ranks 2 and 3."""
+    return timed_recorder(folder, time.monotonic, attempt, **environment)
+
+
+def timed_recorder(folder: Path, clock: Callable[[], float], attempt: int = 1, /, **environment: str) -> Recorder:
+    """Return the same with this clock."""
     variables = {FOLDER_VARIABLE: str(folder), **environment}
-    return Recorder(variables, place({**WORKER_VARIABLES, "TRAINYARD_ATTEMPT": str(attempt)}), lambda _: None)
+    return Recorder(variables, place({**WORKER_VARIABLES, "TRAINYARD_ATTEMPT": str(attempt)}), lambda _: None, clock)
 
 
 def test_recorders_of_recent_attempts_are_kept(tmp_path: Path) -> None:
@@ -151,10 +167,29 @@ def test_user_variables_are_preserved(tmp_path: Path) -> None:
         assert os.read(reader, 128) != b""
         os.close(reader)
         (tmp_path / "mine").mkdir()
-        Path(f"{prefix}3").write_text("trace")
+        Path(f"{prefix}3").write_bytes(pickle.dumps({"entries": []}))
         assert [ours.answered(), ours.answered()] == [False, True], "it may still grow at the first check"
         assert ours.summary() == f"flight recorder of rank 3 kept in {tmp_path}/mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", "pipe_3.pipe"]
+
+
+def test_file_that_is_cut_is_no_answer(tmp_path: Path) -> None:
+    """A rank that writes a large file pauses for longer than a look takes."""
+    now, whole = [0.0], pickle.dumps({"entries": ["all_reduce"] * 100})
+    with timed_recorder(tmp_path, lambda: now[0]) as ours:
+        os.mkfifo(pipe := f"{ours.variables[PIPE_VARIABLE]}3.pipe")
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        assert ours.ask()
+        os.close(reader)
+        file = Path(f"{ours.variables[FILE_VARIABLES[0]]}3")
+        file.write_bytes(whole[:-1])
+        assert [ours.answered() for _ in range(5)] == [False] * 5
+        file.write_bytes(whole)
+        assert [ours.answered(), ours.answered()] == [False, True]
+        file.write_bytes(b"another format")
+        assert [ours.answered(), ours.answered()] == [False, False]
+        now[0] += SETTLED_SECONDS
+        assert ours.answered()
 
 
 def test_only_pipes_with_a_reader_are_signalled(tmp_path: Path) -> None:
@@ -226,3 +261,54 @@ def test_jobs_with_equal_names_have_separate_folders(tmp_path: Path) -> None:
     for uid in ("5f0e2c1b-3a77-4d52", "0c9d7be4-11f2-4a0e"):
         with recorder_of(tmp_path, TRAINYARD_JOB_UID=uid) as ours:
             assert ours.variables[FILE_VARIABLES[0]] == f"{tmp_path}/flight-recorder-job-{uid[:8]}/1/rank_"
+
+
+def refusal(folder: Path) -> str:
+    """What the agent logs of a folder that it does not use."""
+    lines: list[str] = []
+    with Recorder({FOLDER_VARIABLE: str(folder)}, place(WORKER_VARIABLES), lines.append) as ours:
+        assert FILE_VARIABLES[0] not in ours.variables
+    (line,) = lines
+    return line
+
+
+@pytest.mark.parametrize("link", ["flight-recorder-job", "flight-recorder-job/1"])
+def test_links_to_other_folders_are_not_followed(tmp_path: Path, link: str) -> None:
+    """On a volume that namespaces share, a neighbour may put a link in the place of a folder."""
+    victim, shared = tmp_path / "victim", tmp_path / "shared"
+    for step in (100, 200, 300, 400, 500):
+        (victim / str(step)).mkdir(parents=True)
+        (victim / str(step) / "weights").write_text("1")
+    victim.chmod(0o700)
+    (shared / link).parent.mkdir(parents=True)
+    (shared / link).symlink_to(victim)
+    assert refusal(shared).startswith(f"cannot keep the flight recorder in {shared}, which")
+    assert victim.stat().st_mode & 0o7777 == 0o700
+    assert sorted(each.name for each in victim.iterdir()) == ["100", "200", "300", "400", "500"]
+
+
+def test_only_recorder_files_are_removed(tmp_path: Path) -> None:
+    job = tmp_path / "flight-recorder-job"
+    for attempt in (1, 2, 3, 4, 5):
+        (job / str(attempt)).mkdir(parents=True)
+        (job / str(attempt) / "rank_0").write_text("trace")
+    (job / "1" / "weights").write_text("1")
+    for attempt in (1, 2, 3, 4, 5):
+        os.utime(job / str(attempt), ns=(attempt, attempt))
+    with recorder_of(tmp_path, 6):
+        assert sorted(each.name for each in job.iterdir()) == ["1", "4", "5", "6"]
+        assert [each.name for each in (job / "1").iterdir()] == ["weights"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a folder of another user")
+def test_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "flight-recorder-job").mkdir()
+    os.chown(tmp_path / "flight-recorder-job", 12345, 12345)
+    assert refusal(tmp_path).endswith("flight-recorder-job belongs to user 12345")
+
+
+def test_user_of_a_file_server_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "flight-recorder-job").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with recorder_of(tmp_path) as ours:
+        assert FILE_VARIABLES[0] in ours.variables

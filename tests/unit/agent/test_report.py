@@ -52,6 +52,17 @@ def test_reported_progress_is_read(file: str) -> None:
         assert reported_state(file) == expected
 
 
+def test_program_can_ask_for_its_phase(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert report.phase() is None
+    assert not Path(file).exists(), "the agent would know of a rank that has reported nothing"
+    progress(phase="evaluate")
+    assert report.phase() == "evaluate"
+    progress(3)
+    assert report.phase() == "train"
+    monkeypatch.delenv(FILE_VARIABLE)
+    assert report.phase() is None
+
+
 def test_loss_and_total_are_reported(file: str) -> None:
     progress(1, total=90, loss=0.5)
     progress(2)

@@ -280,3 +280,10 @@ def test_token_is_read_for_each_request(folder: Path, operator: FakeOperator) ->
 def test_report_pause_is_clamped(folder: Path, operator: FakeOperator, answer: object, pause: float) -> None:
     operator.report_answer = 200, {"next": answer}
     assert Coordinator(credentials(folder, operator.port)).report({}, 5) == pause
+
+
+def test_delay_of_a_refusal_is_kept(folder: Path, operator: FakeOperator) -> None:
+    operator.report_answer = 429, {"reason": "TooOften", "message": "slowly", "after": 17.5}
+    ranks = Ranks(r0=7)
+    coordinator = Coordinator(credentials(folder, operator.port))
+    assert Reporter({}, 3, ranks.poll, ranks.lines.append)._report(coordinator.report, 5.0) == 17.5

@@ -99,7 +99,10 @@ def test_message_names_rank_time_step_place() -> None:
 def test_blocked_rank_is_named_with_reason() -> None:
     data, text = describe_hang(HANG, frames_by_rank({0: WAITS, 1: WAITS}), {2: "uninterruptible"}, 91, "a note")
     assert (data.rank, data.blocked, data.outlier, data.location) == (2, "uninterruptible", True, "")
-    assert text.splitlines()[2:] == ["rank 2: (blocked in the kernel: a disk or file server)", "a note"]
+    assert text.splitlines()[2:] == [
+        "rank 2: (blocked in the kernel: a disk, a file server, or the driver of a device)",
+        "a note",
+    ]
 
 
 def test_rank_is_named_without_stacks() -> None:

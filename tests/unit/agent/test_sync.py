@@ -250,3 +250,14 @@ def test_unreachable_process_is_tried_last(
         assert [address for address, _ in coordinator.addresses()] == ["127.0.0.2", "127.0.0.1"]
         assert asked.ask(dict).status == 200
         asked.close()
+
+
+def test_delay_of_a_refusal_is_kept(folder: Path, operator: FakeOperator) -> None:
+    """The agent asks once, and then waits, although its own first delay is 0.2 seconds."""
+    operator.fixed_answer = 429, {"reason": "TooOften", "message": "slowly", "after": 1.0}
+    asked_at: list[float] = []
+    with Sync(credentials(folder, operator.port), print, lambda: None, 1, AgentState.RUNNING):
+        for count in (1, 2):
+            until(lambda count=count: len(operator.polls) >= count, 10, "a request")  # type: ignore[misc]  # mypy knows no default of a lambda
+            asked_at.append(time.monotonic())
+    assert asked_at[1] - asked_at[0] >= 0.9

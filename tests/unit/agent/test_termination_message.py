@@ -63,6 +63,15 @@ ABORTED = (
     "  what():  [Rank 1] NCCL watchdog thread terminated with exception: CUDA error\nframe #0: c10::Error::Error\n"
 )
 PEER = f'{BEGIN}\n  File "t.py", line 1, in f\nRuntimeError: [gloo] Connection closed by peer [127.0.0.1]:7\n'
+NCCL = f'{BEGIN}\n  File "t.py", line 1, in f\n    all_reduce(x)\ntorch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:317, {{}}, NCCL version 2.21.5\n{{}}\n'
+CUDA_IN_SOURCE = (
+    f'{BEGIN}\n  File "t.py", line 1, in f\n    log("CUDA error")\nDistBackendError: Connection reset by peer\n\n'
+    + "frame\n" * 30
+)
+WATCHDOG = (
+    "[rank3]:[E817 17:40:34.227 ProcessGroupNCCL.cpp:1515] [PG 0 (default_pg) Rank 3] Process group watchdog thread terminated with "
+    "exception: CUDA error: uncorrectable ECC error encountered\n"
+)
 AT_EXIT = f'Exception ignored in: <_io.TextIOWrapper>\n{BEGIN}\n  File "t.py", line 1, in g\nBrokenPipeError: [Errno 32] Broken pipe\n'
 
 
@@ -96,7 +105,14 @@ def test_exception_before_a_signal_counts_at_the_end(code: int, output: str, fir
         (1, f"{PEER}{AT_EXIT}", True),
         (1, f"{ONE}\n{AT_EXIT}", False),
         (1, f"{PEER}\ngoing on\n{ONE}\n", False),
-        (134, ABORTED, True),
+        (134, ABORTED, False),
+        (134, ABORTED.replace("CUDA error", "[Rank 1] Watchdog caught collective operation timeout"), True),
+        (1, NCCL.format("remote process exited or there was a network error", "ncclRemoteError: A call failed"), True),
+        (1, NCCL.format("unhandled cuda error", "ncclUnhandledCudaError: Call to CUDA function failed."), False),
+        (1, NCCL.format("internal error", "Last error:\nCuda failure 999 'unknown error'"), False),
+        (1, NCCL.format("unhandled system error", "ncclSystemError: System call (e.g. socket, malloc) failed"), False),
+        (1, WATCHDOG + NCCL.format("NCCL communicator was aborted", ""), False),
+        (1, CUDA_IN_SOURCE, True),
         (137, PEER, True),
         (137, f"{PEER}trying again\n", False),
         (92, "", True),
@@ -187,6 +203,43 @@ def test_hardware_error_is_found() -> None:
     assert hardware_error("RuntimeError: CUDA error: uncorrectable ECC error encountered") == "uncorrectable ECC"
     assert hardware_error("RuntimeError: CUDA error: device-side assert triggered") == ""
     assert failure(0, 1, "CUDA error: unknown error", UNKNOWN, UNKNOWN)[0].hardware_error == "CUDA error: unknown error"
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("uncorrectable NVLink error detected during the execution", "uncorrectable NVLink"),
+        ("RuntimeError: CUDA error: system not yet initialized", "system not yet initialized"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "busy or unavailable"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "Driver/library version mismatch"),
+        ("node1:7:9 [0] NCCL WARN Cuda failure 999 'unknown error'", "Cuda failure 999"),
+        # The survivors of a killed rank print it, too.
+        ("NET/IB : Got completion from peer 10.0.0.1<38138> with error 12, opcode 0, len 0, vendor err 129", ""),
+    ],
+)
+def test_broken_devices_and_drivers_are_hardware(text: str, mark: str) -> None:
+    assert hardware_error(text) == mark
+
+
+def test_fault_that_only_the_watchdog_saw() -> None:
+    output = WATCHDOG + NCCL.format("NCCL communicator was aborted", "")
+    data, _ = failure(3, 1, output, UNKNOWN, UNKNOWN)
+    assert (data.peer_lost, data.hardware_error) == (False, "uncorrectable ECC")
+
+
+def test_warnings_of_nccl_are_in_the_message() -> None:
+    """`NCCL WARN*ibv_modify_qp failed` is a rule of the documentation."""
+    lines = [
+        f"node1:71:{number} [0] misc/ibvwrap.cc:190 NCCL WARN Call {number} to ibv_modify_qp failed\n"
+        for number in range(9)
+    ]
+    output = (
+        "".join(lines) + "step 7\n" + NCCL.format("unhandled system error", "x" * 900).replace("all_reduce", "y" * 9000)
+    )
+    made = write(*failure(0, 1, output, UNKNOWN, UNKNOWN))
+    assert [line for line in made.splitlines() if "NCCL WARN" in line] == [line.strip() for line in lines[-3:]]
+    without = write(*failure(0, 1, "".join(lines), UNKNOWN, UNKNOWN))
+    assert without.count("NCCL WARN") == 9, "without a traceback, the output itself"
 
 
 def test_tail_keeps_the_end_of_a_stream() -> None:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from trainyard.controller.bootstrap.assembly import assemble
+from trainyard.controller.bootstrap.http_server import Ports
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter.shell import handle_signals
@@ -33,19 +34,19 @@ async def api() -> AsyncIterator[FakeApi]:
 @asynccontextmanager
 async def operator(
     api: FakeApi,
-    ports: list[int] | None = None,
+    ports: list[Ports] | None = None,
     *,
     ready: bool = True,
     stop: asyncio.Event | None = None,
     **more: Any,
 ) -> AsyncIterator[Operator]:
-    """Run an operator with synced caches until the test is done; `ports` gets its HTTP port.
+    """Run an operator with synced caches until the test is done; `ports` gets its HTTP ports.
 
     It runs without leader election unless `more` settings enable it.
     """
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry, "trainingjob")
-    chosen = Settings(**{"http_port": 0, "http_host": "127.0.0.1", "leader_election": False, **more})
+    chosen = Settings(**{"http_port": 0, "health_port": 0, "http_host": "127.0.0.1", "leader_election": False, **more})
     made = assemble(chosen, api.session(on_request=metrics.on_request), metrics, registry)
     stop = stop if stop is not None else asyncio.Event()
     handle_signals(stop)
@@ -59,10 +60,10 @@ async def operator(
 
 
 @asynccontextmanager
-async def process(api: FakeApi, ports: list[int] | None = None, **more: Any) -> AsyncIterator[Operator]:
+async def process(api: FakeApi, ports: list[Ports] | None = None, **more: Any) -> AsyncIterator[Operator]:
     """Run an operator in its own event loop, like a separate process: kopf cancels all younger tasks when it stops."""
     loop, stop, made = asyncio.new_event_loop(), asyncio.Event(), list[Operator]()
-    chosen = Settings(**{"http_port": 0, "http_host": "127.0.0.1", **more})
+    chosen = Settings(**{"http_port": 0, "health_port": 0, "http_host": "127.0.0.1", **more})
     listening = (ports if ports is not None else []).append
 
     async def run() -> None:

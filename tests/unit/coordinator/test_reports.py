@@ -6,12 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
-from trainyard.api.agent_protocol import MeasuredReport, Part, Refusal, Report, ReportAnswer, SyncAnswer, SyncRequest
+from trainyard.api.agent_protocol import (
+    MAX_BODY_BYTES,
+    MeasuredReport,
+    Part,
+    Refusal,
+    Report,
+    ReportAnswer,
+    SyncAnswer,
+    SyncRequest,
+)
 from trainyard.api.progress import MeasuredProgress
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
-from trainyard.coordinator.reports import read
+from trainyard.coordinator.reports import max_report_bytes, read
+from trainyard_agent.protocol import FRAME_CHARACTERS, FRAMES
 from trainyard_agent.report import MEASURED
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden/agent_protocol.json").read_text(encoding="utf-8"))
@@ -69,11 +80,11 @@ def test_golden_sync_answer_is_written(example: dict[str, Any]) -> None:
     assert SyncAnswer(**example["body"]).body() == example["body"]
 
 
-@pytest.mark.parametrize("example", GOLDEN["refusals"][:4], ids=named)
+@pytest.mark.parametrize("example", GOLDEN["refusals"][:5], ids=named)
 def test_golden_refusal_is_written(example: dict[str, Any]) -> None:
     reason = RejectionReason(example["body"]["reason"])
-    refusal = Refusal(reason=reason, message=example["body"]["message"])
-    assert (refusal.model_dump(), STATUS[reason]) == (example["body"], example["status"])
+    refusal = Refusal(reason=reason, message=example["body"]["message"], after=example["body"].get("after"))
+    assert (refusal.body(), STATUS[reason]) == (example["body"], example["status"])
 
 
 def test_golden_report_answer_is_written() -> None:
@@ -176,4 +187,31 @@ def test_agent_coordinator_and_status_know_the_same_measurements() -> None:
 def test_number_of_ranks_is_limited() -> None:
     ranks = {str(number): {"step": 1} for number in range(MAX_PROCESSES_PER_REPLICA + 1)}
     with pytest.raises(RefusedError, match="ranks: Dictionary should have at most 1024 items"):
-        read(Report, json.dumps({"attempt": 1, "ranks": ranks}).encode())
+        read(Report, json.dumps({"attempt": 1, "ranks": ranks}).encode(), 2 * MAX_PROCESSES_PER_REPLICA)
+
+
+@pytest.mark.parametrize("name", ['"{0}": 1', '"a{0}": 1', '"0": 1'], ids=["wrong values", "wrong names", "one name"])
+def test_large_wrong_report_never_reaches_pydantic(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    body = f'{{"attempt": 1, "ranks": {{{", ".join(name.format(n) for n in range(20_000))}}}}}'
+
+    def validate(*_: object) -> Report:
+        raise AssertionError("validated")
+
+    monkeypatch.setattr(Report, "model_validate_json", validate)
+    with pytest.raises(RefusedError, match="more than 64 members"):
+        read(Report, body.encode(), 8)
+
+
+def test_many_errors_are_counted_and_not_built() -> None:
+    ranks = {str(number): {"step": -1, "total": -1, "first": -1} for number in range(30)}
+    with pytest.raises(RefusedError, match="the body: 90 values are wrong"):
+        read(Report, json.dumps({"attempt": 1, "ranks": ranks}).encode(), 30)
+
+
+@given(st.integers(min_value=1, max_value=MAX_PROCESSES_PER_REPLICA))
+def test_size_limit_grows_with_the_ranks(processes: int) -> None:
+    frames = ["\N{LATIN SMALL LETTER E WITH ACUTE}" * FRAME_CHARACTERS] * FRAMES
+    measured = dict.fromkeys(MeasuredReport.model_fields, 1.2345678901234567e99)
+    rank = {"step": 2**53, "phase": "evaluate", "measured": measured, "stack": frames, "loss": 1.2345678901234567e99}
+    one = len(json.dumps({"1000": rank}))
+    assert min(MAX_BODY_BYTES, processes * one) <= max_report_bytes(processes) <= MAX_BODY_BYTES

@@ -14,7 +14,7 @@ from dev.benchmarks.agents.credentials import certificate
 from tests.support.jobs import UID
 from tests.support.running_coordinator import RunningCoordinator
 from trainyard.api.agent_protocol import MAX_BODY_BYTES, REPORT_PATH
-from trainyard.coordinator import listener, server
+from trainyard.coordinator import connection_limits, listener, server
 from trainyard.coordinator.progress_store import ProgressStore
 
 HEAD = b"POST /v1/report HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n"
@@ -61,6 +61,26 @@ async def test_body_of_unauthenticated_request_is_not_read(coordinator: RunningC
     assert (status, answer["reason"]) == (401, "BadToken")
 
 
+@pytest.mark.parametrize("path", [REPORT_PATH, "/v1/sync"])
+async def test_body_of_unknown_pod_is_not_read(coordinator: RunningCoordinator, path: str) -> None:
+    status, answer = await coordinator.post(b"x" * (MAX_BODY_BYTES * 2), coordinator.token("pod-of-no-job"), path)
+    assert (status, answer["reason"]) == (403, "UnknownPod")
+
+
+@pytest.mark.parametrize("path", [REPORT_PATH, "/v1/sync"])
+async def test_body_has_the_size_of_its_job(coordinator: RunningCoordinator, path: str) -> None:
+    """A worker with one rank sends no half a megabyte, and one in chunks has no length before its end."""
+
+    async def in_chunks() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"x" * 10_000
+
+    status, answer = await coordinator.post(b"x" * 100_000, path=path)
+    assert (status, answer["reason"]) == (413, "TooLarge")
+    status, answer = await coordinator.post(b"", path=path, data=in_chunks())
+    assert (status, answer["reason"]) == (413, "TooLarge")
+
+
 async def test_standby_rejects_requests(coordinator: RunningCoordinator) -> None:
     coordinator.leading = False
     status, answer = await coordinator.post(GOOD)
@@ -100,7 +120,9 @@ async def test_idle_connection_is_closed(coordinator: RunningCoordinator, monkey
 async def test_connections_above_the_limit_wait(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_limits, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_limits, "MIN_AGE_SECONDS", 60.0)
+    coordinator.place("127.0.0.1")
     kept = [await asyncio.open_connection("localhost", coordinator.port, ssl=coordinator.client) for _ in range(2)]
     turn = asyncio.create_task(coordinator.post(GOOD))
     await asyncio.sleep(0.2)
@@ -112,7 +134,9 @@ async def test_connections_above_the_limit_wait(
 
 
 async def test_missing_handshake_times_out(coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_limits, "MAX_UNAUTHENTICATED_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_limits, "MIN_AGE_SECONDS", 60.0)
+    coordinator.place("127.0.0.1")
     monkeypatch.setattr(listener, "TLS_HANDSHAKE_SECONDS", 0.2)
     kept = [await asyncio.open_connection("localhost", coordinator.port) for _ in range(2)]
     async with asyncio.timeout(10):

@@ -14,7 +14,7 @@ from tests.support.waiting import until
 from trainyard.api.agent_protocol import SYNC_PATH, AgentState, StopProgress
 from trainyard.api.internal_status import CoordinatedStop, Group, Rendezvous
 from trainyard.api.status import ConditionType as C, LastFailure
-from trainyard.coordinator import listener, server
+from trainyard.coordinator import connection_limits, listener, server
 from trainyard.domain.state.worker_views import AgentView
 
 RUNNING = {"attempt": 1, "state": "running"}
@@ -280,7 +280,8 @@ async def test_one_connection_for_each_pod(coordinator: RunningCoordinator) -> N
 async def test_long_poll_is_neither_counted_nor_swept(
     coordinator: RunningCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED_CONNECTIONS", 1)
+    monkeypatch.setattr(connection_limits, "MAX_UNAUTHENTICATED_CONNECTIONS", 1)
+    coordinator.place("127.0.0.1")
     monkeypatch.setattr(listener, "UNAUTHENTICATED_IDLE_SECONDS", 0.1)
     monkeypatch.setattr(listener, "SWEEP_SECONDS", 0.05)
     waits = await held(coordinator, RUNNING)

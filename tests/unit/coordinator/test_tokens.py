@@ -13,7 +13,14 @@ from cryptography.hazmat.primitives import serialization
 
 from dev.benchmarks.agents.credentials import Issuer
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
-from trainyard.coordinator.tokens import KEYS, MAX_TOKEN_BYTES, MIN_KEY_REFRESH_SECONDS, PodIdentity, TokenVerifier
+from trainyard.coordinator.tokens import (
+    KEYS,
+    MAX_KEY_AGE_SECONDS,
+    MAX_TOKEN_BYTES,
+    MIN_KEY_REFRESH_SECONDS,
+    PodIdentity,
+    TokenVerifier,
+)
 
 
 class Server:
@@ -78,6 +85,28 @@ async def test_tokens_with_wrong_claims_are_rejected(
     server: Server, claims: dict[str, Any], why: RejectionReason
 ) -> None:
     assert await refusal(server.verifier(), server.issuer.token("uid-1", **claims)) == why
+
+
+@pytest.mark.parametrize("kid", ["first", "second"])
+async def test_withdrawn_key_is_no_longer_accepted(server: Server, kid: str) -> None:
+    """Neither for a token that was verified before, nor for a new one; under its name, or another."""
+    verifier, withdrawn = server.verifier(), server.issuer
+    before = withdrawn.token("uid-1")
+    await verifier.identify(before)
+    server.issuer = Issuer(kid)
+    server.time += MAX_KEY_AGE_SECONDS
+    assert await refusal(verifier, before) == RejectionReason.BAD_TOKEN
+    assert await refusal(verifier, withdrawn.token("uid-2")) == RejectionReason.BAD_TOKEN
+    assert (await verifier.identify(server.issuer.token("uid-1"))).uid == "uid-1"
+
+
+async def test_old_keys_stay_in_use_without_the_server(server: Server) -> None:
+    verifier, token = server.verifier(), server.issuer.token("uid-1")
+    await verifier.identify(token)
+    server.down = True
+    server.time += MAX_KEY_AGE_SECONDS
+    assert (await verifier.identify(token)).uid == "uid-1"
+    assert (await verifier.identify(server.issuer.token("uid-2"))).uid == "uid-2"
 
 
 async def test_cached_token_expires(server: Server) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.worker_pods import Json, container, environment_of, worker
+from tests.support.worker_pods import EIGHT_GPUS, Json, container, environment_of, worker
 from trainyard.frameworks.environment import restart_environment, user_set_identity
 from trainyard.frameworks.manifests import worker_pod
 
@@ -52,6 +52,16 @@ def test_previous_world_size_is_passed() -> None:
 def test_parallelism_is_absent_where_not_given() -> None:
     made = worker()
     assert "TRAINYARD_PARALLELISM" not in environment_of(made).keys() | restart_environment(made).keys()
+
+
+def test_only_the_main_container_gets_its_accelerators() -> None:
+    name = "TRAINYARD_ACCELERATORS_PER_REPLICA"
+    made = worker(container(resources=EIGHT_GPUS), container("sidecar"))
+    assert environment_of(made)[name] == restart_environment(made)[name] == "8"
+    assert name not in environment_of(made, 1)
+    assert restart_environment(worker())[name] == "", "a pod may have been created with them"
+    own = container(resources=EIGHT_GPUS, env=[{"name": name, "value": "0"}])
+    assert environment_of(worker(own))[name] == "0"
 
 
 @pytest.mark.parametrize("seconds", [0, 90])

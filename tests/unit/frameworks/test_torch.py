@@ -128,6 +128,9 @@ def test_torchelastic_error_file_is_not_set() -> None:
         ({"limits": {"cpu": "4"}}, "4"),
         ({"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}, "2"),
         (EIGHT_GPUS, "8"),
+        ({"limits": {"nvidia.com/gpu": 8}, "requests": {"cpu": "192"}}, "8"),
+        # On CPUs, each core counts.
+        ({"requests": {"cpu": "192"}}, "192"),
         ({"limits": {"nvidia.com/gpu": 8}, "requests": {"cpu": "4"}}, "1"),
         ({"requests": {"cpu": "two"}}, None),
         ({"requests": None}, None),
@@ -136,6 +139,13 @@ def test_torchelastic_error_file_is_not_set() -> None:
 )
 def test_threads_divide_the_cpus(resources: Any, threads: str | None) -> None:
     assert environment_of(worker(container(resources=resources))).get("OMP_NUM_THREADS") == threads
+
+
+@pytest.mark.parametrize(("cpus", "processes"), [("192", "24"), ("512", "32"), ("4", "1"), (None, None)])
+def test_compilers_of_all_ranks_share_the_cpus(cpus: str | None, processes: str | None) -> None:
+    resources = {"limits": {"nvidia.com/gpu": 8}, "requests": {"cpu": cpus} if cpus else {}}
+    env = environment_of(worker(container(resources=resources)))
+    assert env.get("TORCHINDUCTOR_COMPILE_THREADS") == processes
 
 
 class TestHostNetwork:

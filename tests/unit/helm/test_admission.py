@@ -5,27 +5,27 @@ from typing import Any
 
 import pytest
 
-from tests.unit.helm.chart import Chart, RefusedError, Release
+from tests.unit.helm.chart import Chart, RefusedError
 
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 
 
 def names(chart: Chart, **values: Any) -> list[str]:
-    release = chart.render({"admission": {"enabled": True, **values}})
+    release = chart.render({"admission": values})
     found = [each["metadata"]["name"] for each in release.all(POLICY)]
     assert [each["spec"]["policyName"] for each in release.all(BINDING)] == found
-    return found
+    return sorted(found)
 
 
-def test_none_by_default(release: Release) -> None:
+def test_admission_can_be_turned_off(chart: Chart) -> None:
+    release = chart.render({"admission": {"enabled": False}})
     assert not release.all(POLICY)
     assert not release.all(BINDING)
 
 
-@pytest.mark.parametrize("values", [{"podSecurity": "restricted"}, {"guardServiceAccounts": True}])
-def test_options_without_admission_are_refused(chart: Chart, values: dict[str, Any]) -> None:
-    with pytest.raises(RefusedError, match=r"need admission.enabled: set it, or remove them"):
-        chart.render({"admission": values})
+def test_guard_without_admission_is_refused(chart: Chart) -> None:
+    with pytest.raises(RefusedError, match=r"guardServiceAccounts needs admission.enabled: set it, or remove"):
+        chart.render({"admission": {"enabled": False, "guardServiceAccounts": True}})
 
 
 def test_misspelt_peer_selector_is_refused(chart: Chart) -> None:
@@ -40,9 +40,23 @@ def test_ports_must_differ(chart: Chart) -> None:
         chart.render({"settings": {"httpPort": 8443}})
 
 
-def test_pod_security_adds_a_policy(chart: Chart) -> None:
-    assert names(chart) == ["trainyard-author", "trainyard-operator"]
-    assert names(chart, podSecurity="baseline") == ["trainyard-author", "trainyard-operator", "trainyard-pods"]
+@pytest.mark.parametrize("other", ["settings.httpPort", "coordinator.port"])
+def test_probes_have_a_port_of_their_own(chart: Chart, other: str) -> None:
+    port = {"settings.httpPort": 8080, "coordinator.port": 8443}[other]
+    with pytest.raises(RefusedError, match=f"settings.healthPort and {other} are both {port}"):
+        chart.render({"settings": {"healthPort": port}})
+
+
+def test_pod_security_adds_two_policies(chart: Chart) -> None:
+    always = ["trainyard-author", "trainyard-operator", "trainyard-workers"]
+    assert names(chart, podSecurity="") == always
+    assert names(chart) == sorted([*always, "trainyard-pods", "trainyard-operator-pods"])
+
+
+def test_operators_pods_meet_the_authors_standard(chart: Chart) -> None:
+    release = chart.render({"admission": {"podSecurity": "restricted"}})
+    theirs, ours = (release.one(POLICY, f"trainyard-{name}")["spec"] for name in ("pods", "operator-pods"))
+    assert theirs["validations"] == ours["validations"]
 
 
 def test_restricted_includes_baseline(chart: Chart) -> None:
@@ -64,7 +78,12 @@ def test_service_accounts_are_guarded_if_enabled(chart: Chart) -> None:
 
 def test_policies_cover_only_watched_namespaces(chart: Chart) -> None:
     release = chart.render({"admission": {"enabled": True}, "watchNamespaces": ["lab"]})
-    bound = {each["spec"]["policyName"]: each["spec"].get("matchResources") for each in release.all(BINDING)}
+    before = "trainyard-system-"
+    assert all(each["metadata"]["name"].startswith(before) for each in release.all(POLICY)), "one of each release"
+    bound = {
+        each["spec"]["policyName"].removeprefix(before): each["spec"].get("matchResources")
+        for each in release.all(BINDING)
+    }
     (selector,) = bound["trainyard-author"]["namespaceSelector"]["matchExpressions"]
     assert selector == {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["lab"]}
     assert bound["trainyard-operator"] is None, "no other account gets its permissions, in any namespace"

@@ -7,7 +7,7 @@ from trainyard.api.spec import TrainingJobSpec
 
 PAGE = CHART.parents[1] / "docs" / "chart.md"
 EVERYTHING = {
-    "networkPolicy": {"enabled": True},
+    "networkPolicy": {"enabled": True, "jobs": {"from": [{"namespaceSelector": {}}]}},
     "admission": {"enabled": True, "podSecurity": "restricted"},
     "metrics": {
         name: {"enabled": True}

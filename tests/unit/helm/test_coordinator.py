@@ -67,5 +67,5 @@ def test_disabled_coordinator_renders_nothing(chart: Chart) -> None:
     release = chart.render({"coordinator": {"enabled": False}})
     pod = release.operator()["spec"]["template"]["spec"]
     assert [volume["name"] for volume in pod["volumes"]] == ["api-access"]
-    assert [port["name"] for port in release.container()["ports"]] == ["http"]
+    assert [port["name"] for port in release.container()["ports"]] == ["http", "health"]
     assert not [name for name in release.environment() if "COORDINATOR" in name]

@@ -18,7 +18,8 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
 ]
-ALL = {"metrics": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule")}}
+PEERS = {"networkPolicy": {"jobs": {"from": [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]}}}
+ALL = {"metrics": {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "prometheusRule")}} | PEERS
 
 
 def test_service_monitor_keeps_the_jobs_namespace(chart: Chart) -> None:
@@ -42,7 +43,7 @@ def test_pod_monitor_covers_managed_namespaces(chart: Chart, watched: list[str],
 
 def test_scrape_interval_and_labels(chart: Chart) -> None:
     chosen = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "2m", "scrapeTimeout": "1m30s"}
-    release = chart.render({"metrics": {"serviceMonitor": chosen, "podMonitor": {**chosen, "port": "numbers"}}})
+    release = chart.render({"metrics": {"serviceMonitor": chosen, "podMonitor": {**chosen, "port": "numbers"}}} | PEERS)
     for kind, name, endpoints in (
         ("ServiceMonitor", "trainyard", "endpoints"),
         ("PodMonitor", "trainyard-workers", "podMetricsEndpoints"),
@@ -128,7 +129,7 @@ def promtool(*arguments: str | Path) -> None:
 
 def rules_of(chart: Chart, metrics: dict[str, Any], release: str = "trainyard") -> dict[str, Any]:
     """Return the rules of a release as Prometheus reads them."""
-    (rule,) = chart.render({"metrics": metrics}, release=release).all("PrometheusRule")
+    (rule,) = chart.render({"metrics": metrics} | PEERS, release=release).all("PrometheusRule")
     return dict(rule["spec"])
 
 

@@ -18,14 +18,15 @@ def policy(chart: Chart, values: dict[str, Any] | None = None, **more: Any) -> d
     pod = release.operator()["spec"]["template"]
     assert spec["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     named = {port["name"] for port in release.container()["ports"]}
-    assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == named
+    # The kubelet is always admitted to the port of the probes.
+    assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == named - {"health"}
     return spec
 
 
 def test_ingress_and_egress_of_the_operator(chart: Chart) -> None:
     spec = policy(chart)
     metrics, workers = spec["ingress"]
-    assert "from" not in metrics
+    assert metrics["from"] == [{"podSelector": {}}]
     assert workers["from"] == [{"podSelector": WORKERS, "namespaceSelector": {}}]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert spec["egress"] == [{"ports": [{"port": 443, "protocol": "TCP"}, {"port": 6443, "protocol": "TCP"}]}]
@@ -63,8 +64,10 @@ def test_operator_and_configured_peers_reach_workers(chart: Chart, monkeypatch: 
     assert operator["podSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_job_policies_are_off_by_default(release: Release) -> None:
-    assert not {"TRAINYARD_ISOLATE_JOBS", "TRAINYARD_JOB_PEERS"} & release.environment().keys()
+def test_jobs_are_isolated_unless_turned_off(chart: Chart, release: Release) -> None:
+    assert release.environment()["TRAINYARD_ISOLATE_JOBS"] == "true"
+    off = chart.render({"networkPolicy": {"jobs": {"enabled": False}}})
+    assert not {"TRAINYARD_ISOLATE_JOBS", "TRAINYARD_JOB_PEERS"} & off.environment().keys()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from tests.support.granted_permissions import CERTIFICATE, ELECTION, OPERATOR, Grants, grants
 from tests.unit.helm.chart import Chart, Release
 
-ISOLATION: Grants = {("networking.k8s.io", "networkpolicies"): {"get", "create"}}
+ISOLATION = {("networking.k8s.io", "networkpolicies"): {"get", "create"}}
 VIEW: Grants = {
     ("trainyard.dev", "trainingjobs"): {"get", "list", "watch"},
     ("trainyard.dev", "trainingjobs/scale"): {"get", "list", "watch"},
@@ -58,15 +58,20 @@ def account(release: Release) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("role", "allowed"),
-    [("trainyard", OPERATOR), ("trainyard-view", VIEW), ("trainyard-edit", EDIT), ("trainyard-admin", ADMIN)],
+    [
+        ("trainyard", {**OPERATOR, **ISOLATION}),
+        ("trainyard-view", VIEW),
+        ("trainyard-edit", EDIT),
+        ("trainyard-admin", ADMIN),
+    ],
 )
 def test_roles_allow_exactly_these_permissions(release: Release, role: str, allowed: Grants) -> None:
     assert grants(release.one("ClusterRole", role)) == allowed
 
 
 def test_network_policy_permission_needs_its_value(chart: Chart) -> None:
-    release = chart.render({"networkPolicy": {"jobs": {"enabled": True}}})
-    assert grants(release.one("ClusterRole", "trainyard")) == {**OPERATOR, **ISOLATION}
+    release = chart.render({"networkPolicy": {"jobs": {"enabled": False}}})
+    assert grants(release.one("ClusterRole", "trainyard")) == OPERATOR
 
 
 CLUSTER_WIDE = [
@@ -121,8 +126,8 @@ def test_watched_namespaces_get_no_cluster_role(chart: Chart) -> None:
     assert grants(release.one("Role", "trainyard-leader-election")) == {**ELECTION, events: OPERATOR[events] - {"list"}}
     own = [role for role in release.all("Role") if role["metadata"]["name"] == "trainyard"]
     assert [(role["metadata"]["namespace"], grants(role)) for role in own] == [
-        ("lab", OPERATOR),
-        ("trainyard-system", OPERATOR),
+        ("lab", {**OPERATOR, **ISOLATION}),
+        ("trainyard-system", {**OPERATOR, **ISOLATION}),
     ]
 
 

@@ -1,5 +1,6 @@
 """The installed objects, and the effect of values on them."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -39,6 +40,11 @@ def test_installed_objects(release: Release) -> None:
         ("RoleBinding", "trainyard-coordinator-cert"),
         ("Deployment", "trainyard"),
         ("PodDisruptionBudget", "trainyard"),
+        *(
+            (kind, f"trainyard-{name}")
+            for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+            for name in ("author", "pods", "operator", "operator-pods", "workers")
+        ),
         # The objects of `helm test`.
         ("ServiceAccount", "trainyard-helm-test"),
         ("Role", "trainyard-helm-test"),
@@ -62,6 +68,7 @@ def test_optional_parts_can_be_disabled(chart: Chart) -> None:
         "coordinator": {"enabled": False},
         "podDisruptionBudget": {"enabled": False},
         "helmTest": {"enabled": False},
+        "admission": {"enabled": False},
     }
     assert [manifest["kind"] for manifest in chart.render(off).manifests] == ["Deployment"]
 
@@ -103,6 +110,11 @@ def test_settings_become_environment_variables(chart: Chart) -> None:
         "leaderElection": {"leaseDurationSeconds": 30},
         "watchNamespaces": ["lab", "office"],
     }
+    labels = {"component": "operator", "instance": "blue", "name": "trainyard"}
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "trainyard-system"}},
+        "podSelector": {"matchLabels": {f"app.kubernetes.io/{name}": value for name, value in labels.items()}},
+    }
     assert chart.render(values, release="blue").environment() == {
         "TRAINYARD_INSTANCE": None,
         "TRAINYARD_POD_UID": None,
@@ -111,6 +123,7 @@ def test_settings_become_environment_variables(chart: Chart) -> None:
         "TRAINYARD_API_QPS": "50",
         "TRAINYARD_API_BURST": "100",
         "TRAINYARD_HTTP_PORT": "9090",
+        "TRAINYARD_HEALTH_PORT": "8081",
         "TRAINYARD_LEADER_ELECTION": "true",
         "TRAINYARD_LEASE_NAME": "blue-trainyard",
         "TRAINYARD_LEASE_DURATION_SECONDS": "30",
@@ -120,6 +133,8 @@ def test_settings_become_environment_variables(chart: Chart) -> None:
         "TRAINYARD_COORDINATOR_URL": "https://blue-trainyard-coordinator.trainyard-system.svc:8443",
         "TRAINYARD_COORDINATOR_PORT": "8443",
         "TRAINYARD_COORDINATOR_SECRET": "blue-trainyard-coordinator-cert",
+        "TRAINYARD_ISOLATE_JOBS": "true",
+        "TRAINYARD_JOB_PEERS": json.dumps([operator], separators=(",", ":")),
     }
 
 
@@ -146,20 +161,21 @@ def test_lease_name_matches_its_permission(chart: Chart) -> None:
     assert named == [release.environment()["TRAINYARD_LEASE_NAME"]]
 
 
-def test_operator_probes_and_service_share_a_port(chart: Chart) -> None:
-    release = chart.render({"settings": {"httpPort": 9090}})
+def test_probes_and_service_have_ports_of_their_own(chart: Chart) -> None:
+    release = chart.render({"settings": {"httpPort": 9090, "healthPort": 9091}})
     container = release.container()
-    port, _ = container["ports"]
+    metrics, health, _ = container["ports"]
     probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
     (service_port,) = release.one("Service", "trainyard-metrics")["spec"]["ports"]
 
-    assert (port["name"], port["containerPort"]) == ("http", 9090)
+    assert (metrics["name"], metrics["containerPort"]) == ("http", 9090)
+    assert (health["name"], health["containerPort"]) == ("health", 9091)
     assert {name: probe["path"] for name, probe in probes.items()} == {
         "startup": "/healthz",
         "liveness": "/healthz",
         "readiness": "/readyz",
     }
-    assert {probe["port"] for probe in probes.values()} == {"http"}
+    assert {probe["port"] for probe in probes.values()} == {"health"}
     assert service_port["targetPort"] == "http"
 
 
@@ -230,7 +246,7 @@ def test_release_names_give_valid_resource_names(chart: Chart, name: str, monkey
     names = {manifest["metadata"]["name"] for manifest in release.manifests} - {CRD}
     assert all(re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", derived) for derived in names)
     assert all(derived.startswith(name[:40].replace(".", "-")) for derived in names)
-    assert len(names) == 9, "truncation has kept them apart"
+    assert len(names) == 14, "truncation has kept them apart"
     for setting in ("TRAINYARD_LEASE_NAME", "TRAINYARD_COORDINATOR_URL"):
         monkeypatch.setenv(setting, release.environment()[setting] or "")
     Settings()

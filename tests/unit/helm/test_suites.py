@@ -19,7 +19,8 @@ TEMPLATES = sorted(path.name for path in (CHART / "templates").iterdir() if not 
 # For each template: a text and the replacement that breaks it.
 BROKEN = [
     ("NOTES.txt", "{{- else if .Values.crds.keep }}", "{{- else }}"),
-    ("admission.yaml", 'not (hasSuffix "-operator" .)', 'not (hasSuffix "-author" .)'),
+    ("admission-operator.yaml", "request.userInfo.username != {{ $account }}", "request.userInfo.username == ''"),
+    ("admission.yaml", 'printf "%s-author" $name) "watched" true', 'printf "%s-author" $name) "watched" false'),
     ("coordinator.yaml", "{{- else if $own }}", "{{- else }}"),
     ("crd.yaml", '"helm.sh/resource-policy" "keep"', '"helm.sh/resource-policy" "delete"'),
     ("dashboards.yaml", "default $.Release.Namespace $values.namespace", "$.Release.Namespace"),

@@ -4,7 +4,7 @@ Standard library only, Python 3.9 and newer: it has to run in any image that has
 `from trainyard_agent import must_stop, progress`.
 """
 
-from trainyard_agent.report import MEASURED, progress
+from trainyard_agent.report import MEASURED, phase, progress
 from trainyard_agent.stopping import SAVED, must_stop
 
-__all__ = ["MEASURED", "SAVED", "must_stop", "progress"]
+__all__ = ["MEASURED", "SAVED", "must_stop", "phase", "progress"]

@@ -8,13 +8,16 @@ from contextlib import ExitStack
 from typing import NamedTuple, Optional
 
 from trainyard_agent.coordinated_stop import CoordinatedStop
+from trainyard_agent.gpu import has_gpu
 from trainyard_agent.group import Group
+from trainyard_agent.hang import MIN_GPU_LIMIT_SECONDS, MIN_LIMIT_SECONDS
 from trainyard_agent.hang_diagnosis import Observers
 from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.memory import Kills
 from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.program import parse
 from trainyard_agent.progress_files import Progress, shared_variables
+from trainyard_agent.rank_defaults import rank_defaults
 from trainyard_agent.rank_records import RankRecords
 from trainyard_agent.ranks import (
     environments,
@@ -86,7 +89,13 @@ class Attempt:
         runs_ranks = not launcher and parse(self._command.words) is not None
         with ExitStack() as stack:
             progress = stack.enter_context(
-                Progress(self._hang_seconds, self._log, self._reporting_ranks, launcher=launcher)
+                Progress(
+                    self._hang_seconds,
+                    self._log,
+                    self._reporting_ranks,
+                    launcher=launcher,
+                    least=MIN_GPU_LIMIT_SECONDS if has_gpu(self._environment) else MIN_LIMIT_SECONDS,
+                )
             )
             recorder = stack.enter_context(Recorder(self._environment, self._place, self._log))
             records = stack.enter_context(RankRecords(progress.folder, runs_ranks=runs_ranks))
@@ -136,7 +145,13 @@ class Attempt:
     def _rank_environments(self) -> dict[int, dict[str, str]]:
         """Return the environment of each process, by rank."""
         inherited = dict(self._environment)
-        made = {self._place.worker: inherited} if self._command.starts_ranks else environments(self._place, inherited)
+        command, world_size = self._command, self._place.workers * self._place.processes
+        # Before the ranks' own variables: these are the same for all ranks.
+        inherited = {
+            **inherited,
+            **rank_defaults(command.words, inherited, world_size, starts_ranks=command.starts_ranks),
+        }
+        made = {self._place.worker: inherited} if command.starts_ranks else environments(self._place, inherited)
         return {
             rank: {**variables, **shared_variables(variables), **defaults(variables)}
             for rank, variables in made.items()

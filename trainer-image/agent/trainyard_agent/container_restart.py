@@ -6,6 +6,7 @@ The pod's variables are those of the attempt for which it was made. Without the 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -39,7 +40,14 @@ class ContainerRestart:
     def _write(self, attempt: int) -> str:
         """Write the mark. Returns why that is not possible, or an empty string."""
         try:
-            self._mark.write_text(str(attempt))
+            # What is there is no mark of ours: it was taken at the start. A link is not followed.
+            with suppress(FileNotFoundError):
+                self._mark.unlink()
+            file = os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(file, str(attempt).encode())
+            finally:
+                os.close(file)
         except OSError as error:
             with suppress(OSError):
                 self._mark.unlink()
@@ -51,7 +59,9 @@ class ContainerRestart:
             # Without waiting, should somebody have put a pipe there.
             file = os.open(self._mark, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
-                text = os.read(file, MARK_CHARACTERS).decode(errors="replace")
+                found = os.fstat(file)
+                ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
+                text = os.read(file, MARK_CHARACTERS).decode(errors="replace") if ours else ""
             finally:
                 os.close(file)
                 self._mark.unlink()

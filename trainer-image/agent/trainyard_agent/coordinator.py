@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from trainyard_agent.errors import NoAnswerError
-from trainyard_agent.protocol import REPORT_PATH, parse_refusal, parse_report_pause
+from trainyard_agent.protocol import REPORT_PATH, parse_refusal, parse_report_pause, parse_retry_delay
 
 URL, AUTHORITY, TOKEN = "TRAINYARD_COORDINATOR", "TRAINYARD_COORDINATOR_CA", "TRAINYARD_TOKEN_FILE"
 UNAVAILABLE = 503
@@ -38,6 +38,11 @@ class Answer(NamedTuple):
     def reason(self) -> str | None:
         """Of a refusal: its reason."""
         return parse_refusal(self.status, self.body)[0]
+
+    @property
+    def after(self) -> float:
+        """Of a refusal: the seconds that it asks for before the next try."""
+        return parse_retry_delay(self.body)
 
 
 class Coordinator:
@@ -65,7 +70,7 @@ class Coordinator:
     def report(self, body: Mapping[str, object], seconds: float) -> float:
         """Send a report, and return the seconds until the next. Each step may take so many `seconds`. Raises NoAnswerError."""
         data = json.dumps(body, allow_nan=False).encode()
-        refused, why = "", "its name has no address"
+        refused, why, after = "", "its name has no address", 0.0
         for address in self.addresses():
             try:
                 answer = self._send_report(address, data, seconds)
@@ -80,8 +85,9 @@ class Coordinator:
             # The leader's reason is worth more than that the others do not lead.
             refused = refused or (why if answer.reason != "NotLeading" else "")
             if answer.status != UNAVAILABLE:
+                after = answer.after
                 break
-        raise NoAnswerError(refused or why)
+        raise NoAnswerError(refused or why, after)
 
     def addresses(self) -> list[Address]:
         """Return the addresses of all processes: the one that answered last first, unreachable ones last. Raises NoAnswerError."""

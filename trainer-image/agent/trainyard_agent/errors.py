@@ -9,6 +9,11 @@ CalledBackError
 class NoAnswerError(Exception):
     """The operator did not accept the request; the message says why."""
 
+    def __init__(self, message: str, after: float = 0.0) -> None:
+        """`after`: seconds that the operator asks for before the next try."""
+        super().__init__(message)
+        self.after = after
+
 
 class UntrustedError(NoAnswerError):
     """No process of the operator answered, and one has a certificate that no authority of this worker signed."""

@@ -27,16 +27,38 @@ PEER_LOST = (
     "RendezvousConnectionError",
 )
 """What gloo, NCCL, the store and torchrun print in a rank that lost another rank."""
+OWN_FAULT = re.compile(
+    r"CUDA error|Cuda failure|\bECC\b|NVLink|unhandled (?:cuda|system) error|ncclUnhandledCudaError|ncclSystemError"
+)
+"""In the same words: what NCCL and its watchdog say of the rank's own device or system. Such a rank is a cause, and no victim."""
+WATCHDOG = re.compile(r"^.*[Ww]atchdog thread terminated with exception: .*$", re.MULTILINE)
+"""What torch logs where its watchdog of NCCL finds an error, which the main thread may never see."""
+EXCEPTION_CHARACTERS = 1024
+"""Of an exception with its details; the frames of C++ follow."""
+NCCL_WARNING = re.compile(r"^.* NCCL WARN .*$", re.MULTILINE)
+MAX_WARNINGS, WARNING_CHARACTERS = 3, 300
 PEER_LOST_CODE = 92
 HARDWARE_ERRORS = (
     "uncorrectable ECC",
+    "uncorrectable NVLink",
     "fallen off the bus",
     "CUDA error: unknown error",
     "CUDA error: unspecified launch failure",
     "CUDA error: hardware",
+    "Cuda failure 'unknown error'",
+    "Cuda failure 999",
+    "Cuda failure 'unspecified launch failure'",
+    "Cuda failure 719",
+    "system not yet initialized",
+    "busy or unavailable",
+    "Driver/library version mismatch",
+    "unsupported display driver / cuda driver combination",
     "NVRM: Xid",
 )
-"""What CUDA and NVIDIA's driver print when a GPU is broken."""
+"""What CUDA, NCCL and NVIDIA's driver print when a GPU, its driver or the fabric manager of its node is broken.
+
+NCCL's "Got completion … with error" is none of them: the network cards of ranks that lost a peer report it, too.
+"""
 
 
 class Tail:
@@ -76,10 +98,31 @@ def strip_rank_marks(output: str) -> str:
 
 
 def is_peer_loss(code: int, output: str) -> bool:
-    """Return whether a rank exited because it lost another: by its exit code, the exception that ended it, or its last line."""
+    """Return whether a rank exited because it lost another: by its exit code, the exception that ended it, or its last line.
+
+    NCCL's exceptions have one type for both: a lost rank, and a fault of the rank's own GPU or system, which their text names.
+    """
+    if code == PEER_LOST_CODE:
+        return True
     output = strip_rank_marks(output)
-    cause = tracebacks.of_exit(code, output)[0] or output.strip().rpartition("\n")[2]
-    return code == PEER_LOST_CODE or any(mark in cause for mark in PEER_LOST)
+    exception, text = tracebacks.of_exit(code, output)
+    cause = exception or output.strip().rpartition("\n")[2]
+    if not any(mark in cause for mark in PEER_LOST):
+        return False
+    # Without the traceback's frames, whose source lines may have any words.
+    details = text[max(0, text.rfind(exception)) :][:EXCEPTION_CHARACTERS] if exception else ""
+    return not any(map(OWN_FAULT.search, (cause, details, watchdog_error(output))))
+
+
+def watchdog_error(output: str) -> str:
+    """Return the last line in which torch's watchdog of NCCL names an error; empty where there is none."""
+    return next((found.group() for found in reversed([*WATCHDOG.finditer(output)])), "")
+
+
+def nccl_warnings(output: str) -> str:
+    """Return the last warnings of NCCL: they say why a collective failed, which the exception often does not."""
+    found = dict.fromkeys(each.group().strip()[:WARNING_CHARACTERS] for each in NCCL_WARNING.finditer(output))
+    return "\n".join([*found][-MAX_WARNINGS:])
 
 
 def hardware_error(text: str) -> str:

@@ -15,6 +15,8 @@ from trainyard_agent.report import MIN_STEPS, RankState
 
 MIN_LIMIT_SECONDS = 30.0
 """Without a step, which are never too long."""
+MIN_GPU_LIMIT_SECONDS = 120.0
+"""The same on GPUs: the first collective of a group, a compilation that is not reported, or a slow read takes longer there."""
 USUAL_STEPS = 5
 """How many usual steps one step may take."""
 ALLOWANCES: Mapping[str, float] = {"start": 1800.0, "compile": 1800.0, "evaluate": 1800.0, "checkpoint": 600.0}
@@ -47,9 +49,9 @@ class Usual(NamedTuple):
 class Watch:
     """All ranks of this worker. Those that never report anything are not judged."""
 
-    def __init__(self, limit: float | None = None) -> None:
-        """`limit`: seconds that a step may take; None: five times what steps usually take, and 30 seconds at least."""
-        self.limit = limit
+    def __init__(self, limit: float | None = None, least: float = MIN_LIMIT_SECONDS) -> None:
+        """`limit`: seconds that a step may take; None: five times what steps usually take, and `least` seconds at least."""
+        self.limit, self._least = limit, least
         self._ranks: dict[int, _Rank] = {}
         self._updated_at: float | None = None
 
@@ -78,7 +80,7 @@ class Watch:
         late = [
             Hang(rank, each.step, each.phase, now - each.since, each.usual)
             for rank, each in self._ranks.items()
-            if rank in states and now - each.since > each.patience(self.limit)
+            if rank in states and now - each.since > each.patience(self.limit, self._least)
         ]
         return min(late, key=lambda hang: (-1 if hang.step is None else hang.step, -hang.seconds), default=None)
 
@@ -114,7 +116,7 @@ class _Rank:
         self.step, self.phase, self.since = step, state.phase, now
         self._step_started_at = now if state.phase == "train" else None
 
-    def patience(self, limit: float | None) -> float:
+    def patience(self, limit: float | None, least: float) -> float:
         """Return the seconds without a report that are not too long."""
         # After the last step there is a model to be evaluated, exported, stored somewhere.
         is_done = self._total is not None and self.step is not None and self.step >= self._total
@@ -122,7 +124,7 @@ class _Rank:
             return max(limit or 0.0, ALLOWANCES["evaluate" if is_done else self.phase])
         if self.usual is None:
             return max(limit or 0.0, ALLOWANCES["compile"])
-        return max(MIN_LIMIT_SECONDS, USUAL_STEPS * median(self._report_seconds)) if limit is None else limit
+        return max(least, USUAL_STEPS * median(self._report_seconds)) if limit is None else limit
 
 
 def _median(seconds: Collection[float]) -> float | None:

@@ -27,7 +27,7 @@ from trainyard_agent.ranks import (
     place,
     restart_grace_seconds,
 )
-from trainyard_agent.spawn import STANDARD_ERROR
+from trainyard_agent.spawn import STANDARD_ERROR, raise_file_limit
 from trainyard_agent.sync import Sync
 from trainyard_agent.termination_message import Kind, Termination, write
 from trainyard_agent.worker import Worker
@@ -69,6 +69,7 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         hidden_failures_fail(os.environ)
     except SettingError as error:
         return _reject(str(error))
+    raise_file_limit()
     restarts = ContainerRestart(os.environ, _log)
     wait = wait or restarts.attempt is not None
     attempt, state = restarts.attempt or own_place.attempt, AgentState.WAITING if wait else AgentState.RUNNING

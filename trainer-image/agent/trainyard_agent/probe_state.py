@@ -67,7 +67,9 @@ class ProbeState:
         for file in self._files:
             new = file.with_suffix(".new")
             with suppress(OSError):
-                made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+                with suppress(FileNotFoundError):
+                    new.unlink()
+                made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
                 try:
                     os.write(made, f"{state} {sys.executable}\n".encode())
                 finally:

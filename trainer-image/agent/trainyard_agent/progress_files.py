@@ -14,7 +14,7 @@ from pathlib import Path
 import trainyard_stacks
 from trainyard_agent import processes
 from trainyard_agent.exit_cause import KEPT
-from trainyard_agent.hang import Hang, Usual, Watch
+from trainyard_agent.hang import MIN_LIMIT_SECONDS, Hang, Usual, Watch
 from trainyard_agent.report import DIR_VARIABLE, FILE_VARIABLE, STACK_SUFFIX, RankState, read
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, with a folder of our own in it
@@ -33,15 +33,17 @@ class Progress:
         reporting_ranks: set[int],
         *,
         launcher: bool = False,
+        least: float = MIN_LIMIT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`limit`: seconds that a step may take; None: as `Watch` has it; 0: any time, and it is measured all the same.
 
         `reporting_ranks`: the ranks that reported steps in an earlier attempt; until they do again, they count as starting. Those
         of this attempt are added. `launcher`: the ranks are started by another program, and known by what they report.
+        `least`: seconds without a step that are never too long where no limit is set.
         """
         self._log, self._clock, self.launcher = log, clock, launcher
-        self._watch: Watch | None = Watch(math.inf if limit == HANG_DETECTION_OFF else limit)
+        self._watch: Watch | None = Watch(math.inf if limit == HANG_DETECTION_OFF else limit, least)
         self._reporting_ranks = reporting_ranks
         self._folder: Path | None = None
         self._malformed: set[int] = set()

@@ -26,6 +26,8 @@ MAX_AMOUNT = 1e100
 FRAMES, FRAME_CHARACTERS = 4, 200
 """Of a stack, the innermost frames, and the characters of each."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MAX_RETRY_AFTER_SECONDS = 30.0
+"""The longest delay that the operator can ask for where it refuses a request."""
 MIN_REPORT_SECONDS, MAX_REPORT_SECONDS, DEFAULT_REPORT_SECONDS = 1.0, 600.0, 60.0
 
 
@@ -195,6 +197,14 @@ def parse_refusal(status: int, answer: object) -> tuple[str | None, str]:
     fields = answer if isinstance(answer, dict) else {}
     reason = fields.get("reason")
     return reason if isinstance(reason, str) else None, f"{fields.get('reason', status)}: {fields.get('message', '')}"
+
+
+def parse_retry_delay(answer: object) -> float:
+    """Return the seconds that a refusal asks for before the next try; 0 where it asks for none."""
+    after = answer.get("after") if isinstance(answer, dict) else None
+    if isinstance(after, bool) or not isinstance(after, (int, float)) or math.isnan(after):
+        return 0.0
+    return float(min(MAX_RETRY_AFTER_SECONDS, max(0.0, after)))
 
 
 def _parse_stop(stop: object) -> tuple[bool, int | None]:

@@ -11,10 +11,12 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard_agent.owned_folders import empty, opened
 from trainyard_agent.progress_files import IN_MEMORY
 from trainyard_agent.ranks import Place
 
@@ -25,12 +27,17 @@ FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 """The variable for the prefix of a rank's pipe; the rank and `.pipe` follow."""
 PIPE_SUFFIX = ".pipe"
+FILE_PREFIX = "rank_"
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 DEFAULTS = ((SIZE_VARIABLES, "2000"), (("TORCH_NCCL_DUMP_ON_TIMEOUT",), "1"))
 """Turn the recorder on, also for collectives that exceed NCCL's own timeout. Of two names for one setting a user sets one."""
 KEPT_ATTEMPTS = 3
 """Of a job, whose files are kept."""
 MAX_NAMED_RANKS = 16
+END = b"."
+"""The last byte of a whole file: torch writes a pickle, which ends with this instruction."""
+SETTLED_SECONDS = 1.0
+"""After so long without growth, a file with another end counts as whole, too: of a format that is not known here."""
 TEMPORARY = Path("/tmp")  # noqa: S108 - a folder of our own in it, by a name that people find
 
 
@@ -50,7 +57,14 @@ def defaults(environment: Mapping[str, str]) -> dict[str, str]:
 class Recorder:
     """The flight recorders of one attempt's ranks. Use it in a `with`. Where its folders cannot be made, it does nothing."""
 
-    def __init__(self, environment: Mapping[str, str], where: Place, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        where: Place,
+        log: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._ranks, self._attempt, self._log = where.ranks, where.attempt, log
         # On a volume that several namespaces share there may be another job of that name.
         names = (environment.get("TRAINYARD_JOB_NAME") or "job", environment.get("TRAINYARD_JOB_UID", "")[:8])
@@ -60,34 +74,41 @@ class Recorder:
         self._pipes = environment.get(PIPE_VARIABLE, "")
         self.variables: dict[str, str] = {}
         """For the ranks: the variables that are not set by hand."""
-        self._folders: list[Path] = []
-        """Folders that this recorder made: for files, then for pipes."""
+        self._base: Path | None = None
+        """The folder for all jobs, if this recorder has chosen where the files go."""
+        self._names = [f"flight-recorder-{self._job}", str(where.attempt)]
+        self._own_pipes: Path | None = None
+        """The folder that this recorder has made for the pipes."""
         self._at_start: Mapping[int, Stamp] = {}
         self._asked: Mapping[int, Stamp | None] = {}
-        self._seen: Mapping[int, Stamp] = {}
+        self._seen: dict[int, tuple[Stamp, float]] = {}
+        """The files as last looked at, and when they were first seen so."""
         self._done = False
 
     def __enter__(self) -> Recorder:  # noqa: PYI034 - Self needs Python 3.11
         if not self._files and (folder := self._folder()):
-            self._folders.append(folder)
-            self._files = f"{folder}/rank_"
+            self._files = f"{folder}/{FILE_PREFIX}"
             self.variables.update(dict.fromkeys(FILE_VARIABLES, self._files))
         if self._files and not self._pipes:
             with contextlib.suppress(OSError):
-                pipes = _open_to_all(Path(tempfile.mkdtemp(prefix="trainyard-pipes-", dir=IN_MEMORY)))
-                self._folders.append(pipes)
+                pipes = Path(tempfile.mkdtemp(prefix="trainyard-pipes-", dir=IN_MEMORY))
+                self._own_pipes = pipes
                 self._pipes = self.variables[PIPE_VARIABLE] = f"{pipes}/"
+                with opened(IN_MEMORY, [pipes.name], make=True):
+                    pass
         self._at_start = self._written()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if PIPE_VARIABLE in self.variables:
-            shutil.rmtree(self._folders.pop(), ignore_errors=True)
-        for folder in self._folders if self._done or not self._requested_folder else ():
+        if self._own_pipes is not None:
+            shutil.rmtree(self._own_pipes, ignore_errors=True)
+        if self._base is not None and (self._done or not self._requested_folder):
             # Usually they are empty; others stay.
             with contextlib.suppress(OSError):
-                folder.rmdir()
-                folder.parent.rmdir()
+                with opened(self._base, self._names[:1]) as job:
+                    os.rmdir(self._names[1], dir_fd=job)
+                with opened(self._base, ()) as base:
+                    os.rmdir(self._names[0], dir_fd=base)
 
     def finish(self) -> None:
         """Note that the ranks have done their work. Otherwise ranks of other workers may be about to write beside ours."""
@@ -95,10 +116,12 @@ class Recorder:
 
     def keep(self) -> None:
         """Make the folders again where they were removed: by a program that cleaned up, or by another worker that was done."""
-        for folder in self._folders:
-            with contextlib.suppress(OSError):
-                folder.mkdir(parents=True)
-                _open_to_all(folder)
+        bases = [(self._base, self._names)] if self._base is not None else []
+        if self._own_pipes is not None:
+            bases.append((IN_MEMORY, [self._own_pipes.name]))
+        for base, names in bases:
+            with contextlib.suppress(OSError), opened(base, names, make=True):
+                pass
 
     def ask(self) -> bool:
         """Ask all ranks that have a recorder to write it. Returns whether there is any."""
@@ -109,12 +132,20 @@ class Recorder:
         return bool(self._asked)
 
     def answered(self) -> bool:
-        """Return whether all have: their files are there, and have not grown since the last call."""
-        last, self._seen = self._seen, self._written()
+        """Return whether all have: their files are whole, and have not grown since the last call.
+
+        A large file is written for longer than a look takes, and the ranks are killed as soon as all have answered.
+        """
+        written, now = self._written(), self._clock()
+        unchanged = {rank for rank, stamp in written.items() if rank in self._seen and self._seen[rank][0] == stamp}
+        self._seen.update({rank: (stamp, now) for rank, stamp in written.items() if rank not in unchanged})
         return all(
-            self._seen.get(rank) not in {None, before} and self._seen[rank] == last.get(rank)
+            rank in unchanged and written[rank] != before and self._is_whole(rank, now)
             for rank, before in self._asked.items()
         )
+
+    def _is_whole(self, rank: int, now: float) -> bool:
+        return now - self._seen[rank][1] >= SETTLED_SECONDS or _last_byte(Path(f"{self._files}{rank}")) == END
 
     def summary(self) -> str:
         """Return where the files of this attempt are; empty where there are none."""
@@ -149,15 +180,16 @@ class Recorder:
         """Return the folder for the files of this attempt, beside those of earlier attempts."""
         error: OSError | None = None
         for base in [Path(self._requested_folder)] if self._requested_folder else [TEMPORARY, IN_MEMORY]:
-            folder = base / f"flight-recorder-{self._job}" / str(self._attempt)
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                os.utime(folder)
-            except OSError as why:
+                with opened(base, self._names, make=True) as folder:
+                    os.utime(folder)
+            except OSError as why:  # noqa: PERF203 - two bases at most
                 error = why
             else:
-                _prune(folder)
-                return _open_to_all(folder)
+                with contextlib.suppress(OSError), opened(base, self._names[:1]) as job:
+                    _prune(job, int(self._names[1]))
+                self._base = base
+                return base.joinpath(*self._names)
         if self._requested_folder:
             self._log(
                 f"cannot keep the flight recorder in {self._requested_folder}, which {FOLDER_VARIABLE} names: {error}"
@@ -165,23 +197,34 @@ class Recorder:
         return None
 
 
-def _open_to_all(folder: Path) -> Path:
-    """Let every user write: a program may run as another user than the agent, and torch aborts a rank that cannot make its pipe."""
-    with contextlib.suppress(OSError):
-        folder.chmod(0o1777)
-    return folder
+def _last_byte(file: Path) -> bytes:
+    """Return the last byte of a regular file; nothing where it cannot be read."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, 1, max(0, os.fstat(descriptor).st_size - 1))
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
-def _prune(current: Path) -> None:
-    """Remove the files of earlier attempts, but for the newest that are not empty."""
-    with contextlib.suppress(OSError):
-        attempts = [each for each in current.parent.iterdir() if each.name.isdecimal() and not each.is_symlink()]
-        for folder in [each for each in attempts if int(each.name) < int(current.name)]:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-                attempts.remove(folder)
-        for folder in sorted(attempts, key=lambda each: each.stat().st_mtime_ns)[:-KEPT_ATTEMPTS]:
-            shutil.rmtree(folder, ignore_errors=True)
+def _prune(job: int, current: int) -> None:
+    """Remove the files of earlier attempts, but for the newest that are not empty. `job`: the descriptor of the job's folder."""
+    attempts = {}
+    for name in os.listdir(job):
+        state = os.stat(name, dir_fd=job, follow_symlinks=False)
+        if name.isascii() and name.isdecimal() and stat.S_ISDIR(state.st_mode):
+            attempts[name] = state.st_mtime_ns
+    for name in [each for each in attempts if int(each) < current]:
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=job)
+            del attempts[name]
+    for name in sorted(attempts, key=attempts.__getitem__)[:-KEPT_ATTEMPTS]:
+        with contextlib.suppress(OSError):
+            empty(job, name, FILE_PREFIX)
 
 
 def _ranks(prefix: str, suffix: str) -> list[int]:

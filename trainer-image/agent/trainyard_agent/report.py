@@ -11,6 +11,7 @@ import operator
 import os
 import signal
 import time
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
@@ -91,12 +92,19 @@ def progress(
     """
     if phase not in PHASES:
         raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
-    if unknown := sorted(set(measured or ()) - {*MEASURED}):
+    if measured and (unknown := sorted(set(measured) - {*MEASURED})):
         raise ValueError(f"measured has {', '.join(map(repr, unknown))}, and may have {', '.join(MEASURED)}")
     done, end = count("step", step), count("total", total)
     if path := own_file():
         with contextlib.suppress(OSError):
             _opened(path).write(done, phase, end, _float(loss), _float(compute_seconds), measured)
+
+
+def phase() -> str | None:
+    """Return the phase that this process reported last; None where it has reported nothing, or no agent listens."""
+    path = own_file()
+    # To open it would make the file, and the agent would know of a rank that has reported nothing.
+    return _opened(path).phase if path and os.path.exists(path) else None  # noqa: PTH110 - pathlib takes its time to import
 
 
 def own_file() -> str | None:
@@ -113,7 +121,7 @@ def _float(value: float | None) -> float | None:
 
 def count(name: str, value: int | None) -> int | None:
     """Return the integer. Raises ValueError where it is negative or beyond `MAX_STEP`, TypeError where it is none."""
-    count = None if value is None else operator.index(value)
+    count = None if value is None else int(operator.index(value))
     if count is not None and not 0 <= count <= MAX_STEP:
         raise ValueError(f"{name} must be from 0 to {MAX_STEP}, got {count}")
     return count
@@ -190,11 +198,13 @@ class _File:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._fields: dict[str, object] = {"pid": os.getpid()}
+        self._fields = {"pid": str(os.getpid())}
+        """The JSON text of each field. A step changes few of them, and to encode them all would take longer than the rest of a report."""
         self._step: int | None = None
         self._step_started_at: float | None = None
         """When the current step started, if nothing else was done since."""
-        self._step_seconds: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self._step_seconds: deque[float] = deque()
+        self._sorted_seconds: list[float] = []
         self._stack = os.open(path + STACK_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         # Written by a handler in C, wherever the program is stuck.
         with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
@@ -212,20 +222,32 @@ class _File:
         self._measure(step, phase)
         if not os.fstat(self._file).st_nlink:
             self._open_again()
-        new = {"step": step, "phase": phase, "total": total, "loss": loss}
-        self._fields.update({name: value for name, value in new.items() if value is not None})
+        fields = self._fields
+        if step is not None:
+            fields["step"] = str(step)
+        fields["phase"] = f'"{phase}"'
+        if total is not None:
+            fields["total"] = str(total)
         # A loss that has become NaN is not a number any more: there is none then, and not the one from before.
-        if loss is not None and not math.isfinite(loss):
-            del self._fields["loss"]
+        if loss is not None:
+            _set(fields, "loss", loss if math.isfinite(loss) else None)
         # Of this step only.
-        self._fields.pop("computeSeconds", None)
-        if compute_seconds is not None and 0 < compute_seconds < math.inf:
-            self._fields["computeSeconds"] = compute_seconds
+        known = compute_seconds is not None and 0 < compute_seconds < math.inf
+        _set(fields, "computeSeconds", compute_seconds if known else None)
         if measured is not None:
             numbers = {name: float(number) for name, number in measured.items()}
-            self._fields["measured"] = {name: number for name, number in numbers.items() if 0 <= number < math.inf}
+            fields["measured"] = json.dumps(
+                {name: number for name, number in numbers.items() if 0 <= number < math.inf}
+            )
+        text = ", ".join([f'"{name}": {value}' for name, value in fields.items()])
         # In one write, and always as long: the reader sees the old or the new content.
-        os.pwrite(self._file, json.dumps(self._fields).encode().ljust(MAX_BYTES), 0)
+        os.pwrite(self._file, f"{{{text}}}".encode().ljust(MAX_BYTES), 0)
+
+    @property
+    def phase(self) -> str | None:
+        """The last phase; None where nothing was reported."""
+        phase = self._fields.get("phase")
+        return phase if isinstance(phase, str) else None
 
     def _open_again(self) -> None:
         """Make new files where the old ones were removed. The descriptors stay: the handler in C knows its own."""
@@ -237,16 +259,32 @@ class _File:
     def _measure(self, step: int | None, phase: str) -> None:
         """Measure how long steps take, which a process that only reads the file now and then cannot."""
         done = self._step if step is None else step
-        if (done, phase) == (self._step, self._fields.get("phase")):
+        if done == self._step and self._fields.get("phase") == f'"{phase}"':
             return
         now, started = time.monotonic(), self._step_started_at
         if done is not None and self._step is not None and done > self._step and started is not None:
-            self._step_seconds.append((now - started) / (done - self._step))
-            if len(self._step_seconds) >= MIN_STEPS:
-                self._fields["seconds"] = round(sorted(self._step_seconds)[len(self._step_seconds) // 2], 6)
+            self._remember((now - started) / (done - self._step))
         if done is not None:
-            self._fields.setdefault("first", done)
+            self._fields.setdefault("first", str(done))
         self._step, self._step_started_at = done, now if phase == "train" else None
+
+    def _remember(self, seconds: float) -> None:
+        """Add the time of a step, and keep the median of the last ones."""
+        remembered, ordered = self._step_seconds, self._sorted_seconds
+        remembered.append(seconds)
+        insort(ordered, seconds)
+        if len(remembered) > REMEMBERED_STEPS:
+            del ordered[bisect_left(ordered, remembered.popleft())]
+        if len(remembered) >= MIN_STEPS:
+            self._fields["seconds"] = repr(round(ordered[len(ordered) // 2], 6))
+
+
+def _set(fields: dict[str, str], name: str, number: float | None) -> None:
+    """Set the JSON text of a finite number, or remove it."""
+    if number is None:
+        fields.pop(name, None)
+    else:
+        fields[name] = repr(number)
 
 
 _opened = functools.cache(_File)

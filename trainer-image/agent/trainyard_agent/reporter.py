@@ -122,7 +122,7 @@ class Reporter:
             self._failures += 1
             if self._failures == LOGGED_FAILURES:
                 self._log(f"cannot report progress to the operator for now; training continues: {error}")
-            return min(MAX_RETRY_SECONDS, 2.0**self._failures)
+            return max(error.after, min(MAX_RETRY_SECONDS, 2.0**self._failures))
         if self._failures >= LOGGED_FAILURES:
             self._log("reporting progress to the operator again")
         self._failures, self._reported = 0, request

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 STANDARD_ERROR = 2
+MAX_FILES = 2**20
 NULL_DEVICE = os.makedev(1, 3)
 """The device number of /dev/null in Linux."""
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPWR, signal.SIGRTMIN + 3)
@@ -25,6 +26,24 @@ UNSTARTABLE = (
 )
 UNSTARTABLE_CODES: Mapping[int | None, int] = {errno.ENOENT: 127, **dict.fromkeys(UNSTARTABLE, 126)}
 """The errors by which a command can never be started, with a shell's exit code for each. All other errors may pass."""
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files of this process, and so of the programs that it starts, as far as the hard limit allows.
+
+    Some runtimes set 1,024: each rank of a group needs a connection to each other one, and loaders open many files. Not above a million, since
+    old programs walk through all numbers of files below the limit.
+    """
+    try:
+        import resource  # noqa: PLC0415 - not every Python has it
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ImportError, OSError, ValueError):
+        # The limit stays, and is enough for most.
+        return
 
 
 def has_input() -> bool:

@@ -16,7 +16,7 @@ CALLER = [("<string>", "run_program"), ("<string>", "<module>")]
 MIN_RANKS_FOR_OUTLIER = 3
 BLOCKED_TEXTS = {
     "stopped": "(stopped by a signal)",
-    "uninterruptible": "(blocked in the kernel: a disk or file server)",
+    "uninterruptible": "(blocked in the kernel: a disk, a file server, or the driver of a device)",
 }
 
 

@@ -63,20 +63,31 @@ class Slot:
 
     def ends_after(self, step: int) -> bool:
         """Return whether this step is the rank's last, for the rank. Waits while the workers agree."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            with self._locked():
-                _, asked, at = self._read()
-                known = at != UNKNOWN
-                if known and step >= at:
-                    self._write(step, asked, at)
-                    return True
-                if known or not asked or not self._waits:
-                    self._write(step, asked, at)
-                    return False
-            # Once only: where the step does not come, this rank would be late at every step.
-            self._waits = time.monotonic() < end
-            time.sleep(LOOK_SECONDS)
+        answer = self._decide(step)
+        if answer is None:
+            end = time.monotonic() + PATIENCE_SECONDS
+            while answer is None:
+                time.sleep(LOOK_SECONDS)
+                # Once only: where the step does not come, this rank would be late at every step.
+                self._waits = time.monotonic() < end
+                answer = self._decide(step)
+        return answer
+
+    def _decide(self, step: int) -> bool | None:
+        """Return whether this step is the rank's last, and record that it has passed it; None while it has to wait.
+
+        Not by `_locked`: a rank does this in each step, and a generator takes longer than all else here.
+        """
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            _, asked, at = self._read()
+            known = at != UNKNOWN
+            if asked and not known and self._waits:
+                return None
+            self._write(step, asked, at)
+            return known and step >= at
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def ask(self) -> int:
         """Make the rank wait, for the agent. Returns the last step that it has passed, -1 for none: it goes no further from now on."""

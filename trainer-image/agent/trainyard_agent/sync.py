@@ -198,7 +198,7 @@ class Sync:
         if answer.status != HTTPStatus.OK:
             final = next((each for each in (Final.REPLACED, Final.OVER) if each.value == answer.reason), None)
             if final is None or not HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise NoAnswerError(answer.text)
+                raise NoAnswerError(answer.text, answer.after)
             self._finish(final)
             return
         order = parse_order(answer.body)
@@ -228,4 +228,5 @@ class Sync:
         elif self._failures == LOGGED_FAILURES:
             self._log(f"the operator does not answer; the ranks keep running: {error}")
         pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures - 1, 10))
-        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        asked_for = error.after if isinstance(error, NoAnswerError) else 0.0
+        return max(asked_for, pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret

@@ -13,7 +13,7 @@ from signal import Signals
 from typing import NamedTuple, Optional
 
 from trainyard_agent import tracebacks
-from trainyard_agent.exit_cause import hardware_error, is_peer_loss
+from trainyard_agent.exit_cause import hardware_error, is_peer_loss, nccl_warnings, watchdog_error
 from trainyard_agent.failure_cause import failure_cause
 from trainyard_agent.memory import Memory
 
@@ -105,7 +105,11 @@ def failure(
     """
     exception, traceback = tracebacks.of_exit(code, output)
     text = traceback or output.strip()
-    lost, broken = is_peer_loss(code, output), hardware_error(text)
+    lost, broken = is_peer_loss(code, output), hardware_error(f"{text}\n{watchdog_error(output)}")
+    warnings = nccl_warnings(output)
+    if traceback and warnings and warnings not in traceback:
+        # Last, since a long text loses its begin.
+        text = f"{traceback}\n{warnings}"
     kills = max(0, (after.oom_kills or 0) - (before.oom_kills or 0)) if after.oom_kills is not None else 0
     data = Termination(
         Kind.FAILED,

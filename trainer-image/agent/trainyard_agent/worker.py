@@ -16,6 +16,7 @@ from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Final,
 from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState, Order
 from trainyard_agent.ranks import SettingError, grace_seconds
+from trainyard_agent.shared_memory import remove_leftovers
 from trainyard_agent.signalling import TERMINATED_CODE
 from trainyard_agent.spawn import has_input
 from trainyard_agent.sync import Sync
@@ -200,3 +201,5 @@ class Worker:
                 self._log(
                     "cannot start the next attempt: processes of this one do not exit, as another user's or blocked in the kernel"
                 )
+        if removed := remove_leftovers():
+            self._log(f"removed files in shared memory that ranks had left behind files={removed}")

@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -17,10 +17,13 @@ import torch.distributed as dist
 from trainyard_torch.agent import agent
 from trainyard_torch.checkpoint.timeouts import NoResponseError, run_with_timeout
 from trainyard_torch.data.sample_order import mixed
+from trainyard_torch.device import VisibleGpus, device_type
 from trainyard_torch.errors import exit_with_code
+from trainyard_torch.exit_after_exception import exit_soon_after
 from trainyard_torch.mesh import Parallelism, data_shard
+from trainyard_torch.monitoring.compile_phase import CompilePhase
 from trainyard_torch.monitoring.flight_recorder import flight_recorder
-from trainyard_torch.process_group import destroy
+from trainyard_torch.process_group import default_timeout, destroy, set_timeout
 from trainyard_torch.process_info import ProcessInfo
 from trainyard_torch.sigterm import MAX_GRACE_PERIOD_SECONDS, SigtermHandler, default_stop_timeout_seconds
 from trainyard_torch.throttle import Throttle
@@ -38,6 +41,10 @@ STOPPED_EXIT_CODE = 90
 SEED = 2**64
 DESTROY_TIMEOUT_SECONDS = 10.0
 """The timeout for releasing process groups when a process exits with its own exit code."""
+DESTROY_AFTER_TRAINING_SECONDS = 60.0
+"""The timeout for releasing them when the training is done and the program goes on."""
+
+logger = logging.getLogger(__name__)
 
 
 class Training:
@@ -62,6 +69,9 @@ class Training:
         self._group = dist.new_group(backend="gloo")
         self._asked: tuple[dist.Work, torch.Tensor] | None = None
         self._throttle = Throttle()
+        self._compile_phase = CompilePhase(self._agent)
+        self._compile_phase.register()
+        self.exit_stack.callback(self._compile_phase.close)
 
     @property
     def data_shard(self) -> DataShard:
@@ -92,6 +102,8 @@ class Training:
         Call it on all processes after each step, with the same step number. All get the same answer. Without an agent, the answer is late by at most
         a tenth of a second, or by one step if steps are longer.
         """
+        if self._compile_phase.is_pending:
+            self._compile_phase.register()
         if self.process.supervised and self._agent:
             return bool(self._agent.must_stop(step))
         answer = False
@@ -140,13 +152,14 @@ def start(
     """Join the other processes of the training: under trainyard-agent, torchrun, any launcher that sets RANK, or alone.
 
     Inside, a default process group exists (gloo, and nccl with a GPU), also for one process. An exception with an `exit_code` ends the process
-    with that code after printing the traceback: 95 if no checkpoint is usable.
+    with that code after printing the traceback: 95 if no checkpoint is usable, 94 if torch sees fewer GPUs than the container requested. On
+    a GPU, a process that any other exception ends exits right after the traceback (`exit_after_exception`).
 
     Args:
         seed: the seed of all processes until the first `reseed`: weights are the same on all.
         parallelism: by default the environment variable TRAINYARD_PARALLELISM, which holds the TrainingJob's `spec.parallelism`.
-        device: "cuda" or "cpu". By default a GPU if the pod has one for each process.
-        timeout: the timeout of collectives; by default torch's.
+        device: "cuda" or "cpu". By default a GPU if the pod has one for each process, and a CPU only if the container requested no GPU.
+        timeout: the timeout of collectives. By default torch's; below the agent, longer than all that its hang detection allows.
         deterministic: use torch's deterministic algorithms, and raise an error if there is none.
         stop_timeout_seconds: seconds after SIGTERM within which the current step must finish; otherwise the process is terminated. By default
             two thirds of the pod's grace period (TRAINYARD_GRACE_PERIOD_SECONDS, else 30 s). Under trainyard-agent, the agent decides.
@@ -160,19 +173,23 @@ def start(
     process = ProcessInfo.of(os.environ)
     chosen = parallelism or Parallelism.parse(os.environ.get("TRAINYARD_PARALLELISM"))
     chosen.data(process.world_size)
-    where = _device(process, device)
+    with exit_with_code():
+        where = _device(process, device)
     configure_logging()
     _seed_all(seed)
     if deterministic:
         _use_deterministic_algorithms()
     os.environ.update(flight_recorder(os.environ))
-    _join(process, where, timeout)
+    given = timeout or default_timeout(os.environ)
+    _join(process, where, given)
     # The agent receives signals for the ranks that it has started. Only the main thread may set handlers.
     free = not process.supervised and threading.current_thread() is threading.main_thread()
     sigterm = SigtermHandler(stop_seconds) if free else None
     try:
         with exit_with_code():
             training = Training(process, where, chosen.mesh(process.world_size, where.type), seed, sigterm)
+            if given is not None:
+                set_timeout(given)
             with training.exit_stack:
                 yield training
     except SystemExit as error:
@@ -180,13 +197,11 @@ def start(
         if error.code is None or isinstance(error.code, int):
             _destroy_groups(error.code or 0, where)
         raise
-    except BaseException:
-        # With other processes, it would wait for processes that may have exited.
-        if process.world_size == 1 and dist.is_initialized():
-            destroy()
+    except BaseException as error:
+        _release_after(error, process, where)
         raise
     else:
-        destroy()
+        _destroy_after_training(where)
     finally:
         if sigterm:
             sigterm.close()
@@ -210,15 +225,8 @@ def _use_deterministic_algorithms() -> None:
 
 def _destroy_groups(code: int, device: torch.device) -> None:
     """Release the process groups before the process exits: gloo aborts a process that still has them, or blocks it for ever."""
-
-    def destroy_groups() -> None:
-        if device.type == "cuda":
-            # A new thread uses the node's first GPU, and would allocate memory there.
-            torch.cuda.set_device(device)
-        destroy()
-
     try:
-        run_with_timeout(DESTROY_TIMEOUT_SECONDS, destroy_groups)
+        run_with_timeout(DESTROY_TIMEOUT_SECONDS, lambda: _destroy_on(device))
     except NoResponseError:
         # It waits for processes that have exited, and would block the interpreter's exit.
         logging.shutdown()
@@ -227,21 +235,52 @@ def _destroy_groups(code: int, device: torch.device) -> None:
         os._exit(code)
 
 
+def _release_after(error: BaseException, process: ProcessInfo, device: torch.device) -> None:
+    """Release what an exception leaves behind, and have the process exit soon if the exception ends it."""
+    if device.type == "cuda" and isinstance(error, Exception):
+        # gpu-only: the end of a process by an exception
+        exit_soon_after(error)
+    # With other processes, it would wait for processes that may have exited.
+    if process.world_size == 1 and dist.is_initialized():
+        with suppress(NoResponseError):
+            run_with_timeout(DESTROY_TIMEOUT_SECONDS, lambda: _destroy_on(device))
+
+
+def _destroy_after_training(device: torch.device) -> None:
+    """Release the process groups of a training that is done. The program goes on, also if a lost rank keeps them from being released."""
+    try:
+        run_with_timeout(DESTROY_AFTER_TRAINING_SECONDS, lambda: _destroy_on(device))
+    except NoResponseError:
+        logger.warning(
+            "the process groups were not released within %.0f seconds; training is done, and the program goes on",
+            DESTROY_AFTER_TRAINING_SECONDS,
+        )
+
+
+def _destroy_on(device: torch.device) -> None:
+    if device.type == "cuda":
+        # A new thread uses the node's first GPU, and would allocate memory there.
+        torch.cuda.set_device(device)
+    destroy()
+
+
 def _device(process: ProcessInfo, wanted: str | None) -> torch.device:
     if wanted not in {None, "cpu", "cuda"}:
         raise ValueError(f'device must be "cuda" or "cpu", got {wanted!r}')
-    found = torch.cuda.device_count() if wanted != "cpu" else 0
     # gpu-only: the device of a local rank
-    if wanted == "cuda" or found:
-        if found <= process.local_rank or found < process.local_world_size:
-            raise ValueError(
-                f"there are {process.local_world_size} processes in this pod and {found} GPUs: set processesPerReplica to {found or 'the number of GPUs'}, "
-                'or ask for device="cpu"'
-            )
+    if device_type(process, wanted, os.environ, _visible_gpus(process, wanted)) == "cuda":
         device = torch.device("cuda", process.local_rank)
         torch.cuda.set_device(device)
         return device
     return torch.device("cpu")
+
+
+def _visible_gpus(process: ProcessInfo, wanted: str | None) -> VisibleGpus:
+    count = torch.cuda.device_count() if wanted != "cpu" else 0
+    supported = torch.version.cuda is not None or torch.version.hip is not None
+    # CUDA has no other sign of a slice than the device's name. It is looked up only if devices are missing.
+    is_mig = 0 < count < process.local_world_size and " MIG " in torch.cuda.get_device_name(0)
+    return VisibleGpus(count, supported, is_mig)
 
 
 def _join(process: ProcessInfo, device: torch.device, timeout: timedelta | None) -> None:

@@ -16,7 +16,8 @@ from trainyard_torch.export.record import Provenance
 from trainyard_torch.mesh import size
 from trainyard_torch.monitoring.monitor import Monitor
 from trainyard_torch.non_finite import NonFiniteError, StepGuard, all_finite
-from trainyard_torch.parallel.gradients import GradientSync, clip_grad_norm_
+from trainyard_torch.parallel.clipping import GradientClipper
+from trainyard_torch.parallel.gradients import GradientSync
 from trainyard_torch.precision import Precision
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Step:
         self.number, self.weight = number, 0.0
         self.loss: Tensor | None = None
         self._parts, self._gradient_sync, self._precision, self._monitor = parts, gradient_sync, precision, monitor
-        self.share = sum(part.weight for part in parts)
+        self.share = sum([part.weight for part in parts])
         self._due = len(parts)
 
     def __iter__(self) -> Iterator[Any]:
@@ -156,12 +157,11 @@ class Loop:
         self._check_fp16()
         if checkpoints and checkpoints.policy.keep.best and checkpoint_metrics is None:
             raise ValueError("the policy keeps the best checkpoints but no metric is reported: pass checkpoint_metrics")
-        self._checkpoints, self._tracking, self._lr_schedule, self._max_grad_norm = (
-            checkpoints,
-            tracking,
-            lr_schedule,
-            max_grad_norm,
-        )
+        self._checkpoints, self._tracking, self._lr_schedule = checkpoints, tracking, lr_schedule
+        parameters = (parameter for each in self._models for parameter in each.parameters())
+        # The guard of the steps needs the norm; infinity only measures it.
+        limit = math.inf if max_grad_norm is None and non_finite else max_grad_norm
+        self._clipper = None if limit is None else GradientClipper(parameters, training.mesh, limit)
         self._checkpoint_metrics = checkpoint_metrics
         self._guard_steps(non_finite)
         self._state = self._checkpoint_state(extra_state or {})
@@ -175,14 +175,11 @@ class Loop:
         self._counts = not any(mesh[name].get_local_rank() for name in ("pipeline", "context", "tensor"))
 
     def _guard_steps(self, policy: NonFinitePolicy | None) -> None:
-        """Create the guard of the steps, which needs the gradient norm. Raises ValueError for fp16, whose loss scale skips steps itself."""
+        """Create the guard of the steps. Raises ValueError for fp16, whose loss scale skips steps itself."""
         self._guard = StepGuard(policy, self._training.device) if policy else None
         self._unsaved = False
         if policy and self._precision.name == "fp16":
             raise ValueError("fp16 skips steps by its loss scale: leave non_finite out, or use bf16")
-        if policy and self._max_grad_norm is None:
-            # Infinity only measures.
-            self._max_grad_norm = math.inf
 
     def _check_fp16(self) -> None:
         """Raise ValueError if the loss scale of fp16 would be inconsistent."""
@@ -226,7 +223,7 @@ class Loop:
             step.check()
             norm = self._update()
             self.monitor.step(
-                number, samples=self._samples(parts), loss=step.loss, loss_share=step.share, grad_norm=norm
+                number, samples=self._samples(step.share), loss=step.loss, loss_share=step.share, grad_norm=norm
             )
             if self._guard:
                 self._guard.check(number)
@@ -281,11 +278,10 @@ class Loop:
     def _update(self) -> Tensor | None:
         norm = None
         with self.monitor.phase("optimizer"):
-            if self._max_grad_norm is not None:
+            if self._clipper:
                 for optimizer in self._optimizers:
                     self._precision.unscale(optimizer)
-                parameters = (parameter for model in self._models for parameter in model.parameters())
-                norm = clip_grad_norm_(parameters, self._training.mesh, self._max_grad_norm)
+                norm = self._clipper.clip()
             if self._guard and norm is not None:
                 self._guard.judge(norm)
             for optimizer in self._optimizers:
@@ -346,12 +342,10 @@ class Loop:
         self._unsaved = True
         return False
 
-    def _samples(self, parts: list[LoadedMicroBatch]) -> int:
-        """Return the samples that this process counts. Of processes with the same samples, only the first counts them."""
-        if not self._counts:
-            return 0
-        return round(
-            sum(part.weight for part in parts) * self._data.batches.batch_size / self._training.data_shard.world_size
+    def _samples(self, share: float) -> int:
+        """Return the samples of a step that this process counts. Of processes with the same samples, only the first counts them."""
+        return (
+            round(share * self._data.batches.batch_size / self._training.data_shard.world_size) if self._counts else 0
         )
 
     def _compute_phases(self) -> tuple[str, ...]:

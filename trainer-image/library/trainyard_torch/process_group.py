@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 import atexit
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LONGEST_ALLOWANCE_SECONDS = 1800
+"""The longest time that the agent leaves a rank without a report (`trainyard_agent.hang.ALLOWANCES`)."""
+MARGIN_SECONDS = 300
+"""For the agent to notice a hang and to stop the ranks, before the collectives' own timeout ends one of them."""
+WATCH_VARIABLES = ("TRAINYARD_PROGRESS_FILE", "TRAINYARD_PROGRESS_DIR")
+"""The agent sets one of them, and watches the progress of the ranks."""
+LIMIT_VARIABLE = "TRAINYARD_HANG_TIMEOUT_SECONDS"
+
 _kept: list[object] = []
 """The gloo backends of the groups that were destroyed last."""
 # After this, threads that wait for the GIL no longer get it.
 atexit.register(_kept.clear)
+
+
+def default_timeout(environ: Mapping[str, str]) -> timedelta | None:
+    """Return the timeout of collectives that the program does not set; None: torch's own.
+
+    Below the agent, it is longer than any time that the agent allows: the agent finds hangs itself, and names the rank. A shorter one would
+    end ranks that wait while rank 0 evaluates, or compiles for longer. Without the agent, or if its hang detection is off, torch's is best.
+    """
+    text = environ.get(LIMIT_VARIABLE, "")
+    limit = int(text) if text.isascii() and text.isdigit() else None
+    if limit == 0 or not any(environ.get(name) for name in WATCH_VARIABLES):
+        return None
+    return timedelta(seconds=max(LONGEST_ALLOWANCE_SECONDS, limit or 0) + MARGIN_SECONDS)
+
+
+def set_timeout(timeout: timedelta) -> None:
+    """Set the timeout of all groups that exist. A new group takes torch's default, not that of the group from which it is made."""
+    for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - torch has no public list
+        distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001 - nor a public way to this
 
 
 def destroy(group: dist.ProcessGroup | None = None) -> None:

@@ -44,6 +44,7 @@ class Trainyard(System):
             "KUBECONFIG": str(ground.paths.kubeconfig),
             "TRAINYARD_HTTP_HOST": HOST,
             "TRAINYARD_HTTP_PORT": str(METRICS_PORT),
+            "TRAINYARD_HEALTH_PORT": "0",
             "TRAINYARD_INSTANCE": "bench",
             "TRAINYARD_LEASE_NAMESPACE": NAMESPACE,
             "PYTHONUNBUFFERED": "1",

@@ -13,7 +13,7 @@ from trainyard.controller.bootstrap.certificate_keeper import CertificateKeeper
 from trainyard.controller.bootstrap.certificate_source import CertificateSource
 from trainyard.controller.bootstrap.election import record_leader_event
 from trainyard.controller.bootstrap.health import Health
-from trainyard.controller.bootstrap.http_server import serve
+from trainyard.controller.bootstrap.http_server import Ports, serve
 from trainyard.controller.bootstrap.pod_lock import PodLock
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
@@ -40,8 +40,8 @@ class KopfStoppedError(Exception):
     """kopf stopped. It does so only after an error that it cannot survive, for example a deleted CRD."""
 
 
-def _log_port(port: int) -> None:
-    _LOG.info(f"serving /metrics, /healthz and /readyz port={port}")
+def _log_ports(ports: Ports) -> None:
+    _LOG.info(f"serving /metrics port={ports.metrics}, and /healthz and /readyz port={ports.health}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Operator:
     """None: without a coordinator."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
-    async def run(self, stop: asyncio.Event, on_listening: Callable[[int], None] = _log_port) -> None:
-        """Run until `stop` is set or a signal arrives, and call `on_listening` with the HTTP port. Raises the error of
+    async def run(self, stop: asyncio.Event, on_listening: Callable[[Ports], None] = _log_ports) -> None:
+        """Run until `stop` is set or a signal arrives, and call `on_listening` with the HTTP ports. Raises the error of
         a failed component.
         """
         async with AsyncExitStack() as stack:
@@ -76,13 +76,11 @@ class Operator:
                 stack.push_async_callback(self.elector.client.session.close)
             if isinstance(self.certificate_source, CertificateKeeper):
                 stack.push_async_callback(self.certificate_source.client.session.close)
-            port = await stack.enter_async_context(
-                serve(self.settings.http_host, self.settings.http_port, self.registry, self.health)
-            )
+            ports = await stack.enter_async_context(serve(self.settings, self.registry, self.health))
             agent_port = await stack.enter_async_context(serving(self.settings, self.coordinator))
             if agent_port is not None:
                 _LOG.info(f"serving agents port={agent_port}")
-            on_listening(port)
+            on_listening(ports)
             await self._run_components(stop)
 
     async def _run_components(self, stop: asyncio.Event) -> None:

@@ -43,9 +43,11 @@ class Settings(BaseSettings):
     api_burst: Burst = 1000
     """Requests that may be made at once before that."""
     http_port: int = Field(default=8080, ge=0, le=65535)
-    """Port of /metrics, /healthz and /readyz; 0 takes any free one."""
+    """Port of /metrics; 0 takes any free one."""
+    health_port: int = Field(default=8081, ge=0, le=65535)
+    """Port of /healthz and /readyz; 0 takes any free one."""
     http_host: str = ALL_ADDRESSES
-    """Address of that port. The kubelet's probes and Prometheus connect from outside the pod, by IPv4 or IPv6."""
+    """Address of these ports. The kubelet's probes and Prometheus connect from outside the pod, by IPv4 or IPv6."""
     instance: Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")] = Field(default_factory=socket.gethostname)
     """The name under which this process writes events: its pod's name."""
     pod_uid: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z-]{1,64}$")] | None = None

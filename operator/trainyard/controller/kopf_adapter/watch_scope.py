@@ -94,9 +94,11 @@ class JobInformer:
 
     async def relist(self) -> None:
         """List once, and compare the result with the cache."""
-        items, version = await read_all(self.session, TRAINING_JOBS.path(self.namespace), {}, PAGE_OBJECTS)
+        path = TRAINING_JOBS.path(self.namespace)
         try:
-            records = [job_record(raw, self.accelerators) for raw in items]
+            records, version = await read_all(
+                self.session, path, {}, PAGE_OBJECTS, lambda raw: job_record(raw, self.accelerators)
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ApiError(0, "MalformedAnswer", f"an item of the list is not a TrainingJob: {error!r}") from error
         changed = self.jobs.replace(records, int(version))

@@ -1,6 +1,6 @@
 """The operator's view of the cluster. No I/O: scopes write the caches, reconciles read them between awaits."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +59,7 @@ class Cache:
             agent=agent,
             reports=reports,
             agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
-            coordinator_up_since=agent_registry.since if agent_registry else None,
+            coordinator_up_since=agent_registry.since_for([pod.ip for pod in pods]) if agent_registry else None,
         )
 
     def add_found(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
@@ -111,6 +111,11 @@ class Caches:
     def job(self, uid: str) -> JobRecord | None:
         """Return the job with this UID, in whichever namespace."""
         return next((job for cache in self.by_namespace.values() if (job := cache.jobs.get(uid))), None)
+
+    def pods(self) -> Iterator[PodView]:
+        """Yield the pods of all jobs."""
+        for cache in self.by_namespace.values():
+            yield from cache.pods.values()
 
     def jobs(self) -> list[JobRecord]:
         """Return all jobs."""

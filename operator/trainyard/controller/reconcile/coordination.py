@@ -13,6 +13,7 @@ from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.certificate import Certificate
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
+from trainyard.coordinator.request_limits import WorkerIndex
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.coordinator.tokens import KEYS_MEDIA_TYPES, PodIdentity, TokenVerifier
 from trainyard.domain.state.snapshot import JobView
@@ -62,6 +63,7 @@ def create_coordinator(
         leading=leading,
         report_counter=reports,
         sync_counter=sync_requests,
+        workers=WorkerIndex(caches.pods),
     )
 
 

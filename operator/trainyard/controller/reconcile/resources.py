@@ -28,6 +28,8 @@ KEPT_METADATA = ("uid", "resourceVersion", "namespace", "name", "generation", "d
 NO_RESTARTS = Restarts()
 PARSED_JOBS = 64
 """How many parsed jobs are kept."""
+MAX_SPEC_BYTES = 256 * 1024
+"""The largest spec, as JSON. The operator keeps all specs in memory: 1,000 of this size fit its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class JobRecord:
     accelerator_table: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
     """How the processes of its workers are counted."""
     problem: str = ""
+    too_large: bool = False
+    """Whether the spec exceeds `MAX_SPEC_BYTES`; it is not kept then."""
     managed_elsewhere: bool = False
     """Whether another controller manages it, even if the rest cannot be read."""
 
@@ -89,7 +93,8 @@ class JobRecord:
         """Return the same job with a status that the API server has stored under this version."""
         raw = orjson.loads(self.text)
         raw["metadata"]["resourceVersion"] = str(resource_version)
-        return job_record({**raw, "status": status.dump()}, self.accelerator_table)
+        record = job_record({**raw, "status": status.dump()}, self.accelerator_table)
+        return replace(record, problem=self.problem, too_large=True) if self.too_large else record
 
     @property
     def reference(self) -> ObjectReference:
@@ -111,6 +116,10 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
     if request:
         metadata["annotations"] = {ANNOTATION_DUMP_STACKS: request}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
+    spec_bytes = len(orjson.dumps(spec))
+    too_large = spec_bytes > MAX_SPEC_BYTES
+    if too_large:
+        spec = {"managedBy": spec["managedBy"]} if "managedBy" in spec else {}
     record = JobRecord(
         uid=metadata["uid"],
         resource_version=int(metadata["resourceVersion"]),
@@ -122,6 +131,9 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
         accelerator_table=accelerator_table,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )
+    if too_large:
+        problem = f"spec: {spec_bytes // 1024} KiB exceed the limit of {MAX_SPEC_BYTES // 1024} KiB; use a ConfigMap"
+        return replace(record, problem=problem, too_large=True)
     try:
         view = record.view
     except Exception as error:  # noqa: BLE001 - an unreadable job must not hide all others

@@ -1,6 +1,7 @@
 """Find the attempt of the workers after the stored status was lost, for example by a restore. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group
@@ -15,6 +16,7 @@ MAX_PLAUSIBLE_ATTEMPT = 1_000_000_000
 
 def lost_attempt(snapshot: Snapshot) -> Adopt | None:
     """Return the adoption of the newest attempt of a pod, or of all agents, where it is later than the stored one."""
+    snapshot = replace(snapshot, pods=_without_forged(snapshot))
     attempts = [*(pod.attempt for pod in snapshot.pods), _attempt_of_all_agents(snapshot)]
     newest = max((attempt for attempt in attempts if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
     if newest <= snapshot.job.status.attempt:
@@ -27,6 +29,25 @@ def lost_attempt(snapshot: Snapshot) -> Adopt | None:
     first = next((pod.ip for pod in pods if pod.index == 0), "")
     # Otherwise the workers run, or were about to start.
     return Adopt(newest, group, address=first if group and not mixed else "")
+
+
+def _without_forged(snapshot: Snapshot) -> list[PodView]:
+    """Return the pods that the operator may have created.
+
+    An account that may create pods can give one the name and owner of a worker, unless the chart's admission policies refuse it.
+    But the operator replaces a worker only once its earlier pod ends, and numbers workers only up to the group's size.
+    """
+    stored = snapshot.job.status.attempt
+    live = {(pod.index, pod.attempt) for pod in snapshot.pods if not pod.has_stopped and pod.deletion_time is None}
+    oldest: dict[int, int] = {}
+    for index, attempt in live:
+        oldest[index] = min(attempt, oldest.get(index, attempt))
+    return [
+        pod
+        for pod in snapshot.pods
+        if pod.attempt <= stored
+        or (pod.index < snapshot.size.desired and oldest.get(pod.index, pod.attempt) >= pod.attempt)
+    ]
 
 
 def _attempt_of_all_agents(snapshot: Snapshot) -> int:

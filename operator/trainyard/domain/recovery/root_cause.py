@@ -118,7 +118,7 @@ def describe_culprit(culprit: Culprit) -> str:
     where = f" on {culprit.pod.node}" if culprit.pod.node else ""
     blocked = {
         "stopped": "is stopped by a signal",
-        "uninterruptible": "is blocked in the kernel: a disk or file server",
+        "uninterruptible": "is blocked in the kernel: a disk, a file server, or the driver of a device",
     }
     stands = blocked.get(culprit.blocked, f"is hung at {culprit.frame}")
     return f"rank {culprit.rank} (pod {culprit.pod.name}{where}) {stands}; all other ranks are blocked on it"

@@ -18,15 +18,15 @@ AcceleratorTable = Mapping[str, DeviceProcesses]
 
 ACCELERATORS: AcceleratorTable = MappingProxyType(
     {
-        **dict.fromkeys(("*/gpu", "*/npu", "*/xpu", "*/mlu", "*/gcu", "*/dcu", "*/gaudi", "*/mig-*"), 1),
+        **dict.fromkeys(("*/gpu", "*/npu", "*/xpu", "*/mlu", "*/gcu", "*/dcu", "*/gaudi"), 1),
         **dict.fromkeys(("aws.amazon.com/neuron", "aws.amazon.com/neurondevice", "aws.amazon.com/neuroncore"), 1),
         **dict.fromkeys(("gpu.intel.com/i915", "gpu.intel.com/xe", "deviceclass.resource.kubernetes.io/gpu.*"), 1),
         **dict.fromkeys((f"huawei.com/Ascend{name}" for name in ("310", "310P", "910", "910A", "910B", "910C")), 1),
         **dict.fromkeys((f"huawei.com/Ascend910B{number}" for number in range(1, 5)), 1),
         # JAX and PJRT: one process drives all chips of its host.
         **dict.fromkeys(("google.com/tpu", "cloud-tpus.google.com/*"), "worker"),
-        # Time slices of one GPU, on which NCCL refuses a second rank.
-        **dict.fromkeys(("*/gpu.shared", "*/mig-*.shared"), "worker"),
+        # Time slices of one GPU, on which NCCL refuses a second rank. Of several MIG slices, CUDA shows a process one.
+        **dict.fromkeys(("*/gpu.shared", "*/mig-*"), "worker"),
         "*/efa": "none",
         "rdma/*": "none",
     }
@@ -76,6 +76,13 @@ def count_processes(
 def accelerators(container: Mapping[str, Any], table: AcceleratorTable = ACCELERATORS) -> int:
     """Return the accelerators that a container requests, as far as the table knows them."""
     return sum(number for name, number in _devices(container) if _lookup(name, table) not in {None, "none"})
+
+
+def visible_accelerators(container: Mapping[str, Any], table: AcceleratorTable = ACCELERATORS) -> int:
+    """Return the accelerators that a process of the container sees at least: of those that take one process for all, one."""
+    kinds = [(number, _lookup(name, table)) for name, number in _devices(container)]
+    counted = sum(number for number, kind in kinds if isinstance(kind, int))
+    return counted or int(any(kind == "worker" for _, kind in kinds))
 
 
 def _devices(requester: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

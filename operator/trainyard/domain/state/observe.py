@@ -22,7 +22,12 @@ from trainyard.api.recovery import RESTART_CODE
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state import observed_exits
-from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, count_processes
+from trainyard.domain.state.accelerators import (
+    ACCELERATORS,
+    AcceleratorTable,
+    count_processes,
+    visible_accelerators,
+)
 from trainyard.domain.state.object_names import parse_worker_pod
 from trainyard.domain.state.observed_exits import parse_time
 from trainyard.domain.state.snapshot import JobView
@@ -60,6 +65,7 @@ def job_view(raw: Json, accelerators: AcceleratorTable = ACCELERATORS) -> JobVie
         status=status,
         deleting="deletionTimestamp" in metadata,
         auto_processes=auto,
+        accelerators=visible_accelerators(spec.template["spec"]["containers"][0], accelerators),
         stack_request=str((metadata.get("annotations") or {}).get(ANNOTATION_DUMP_STACKS) or "")[:MAX_STACK_REQUEST],
     )
 

@@ -36,6 +36,9 @@ class JobView:
     auto_processes: ProcessCount | None = None
     """What `processesPerReplica: auto` means, which `spec` has as a number; None where the user set the number."""
 
+    accelerators: int = 0
+    """The accelerators that a program of the main container must see; 0: it requests none."""
+
     @property
     def command(self) -> Sequence[str]:
         """The command of the workers' main container; empty where its image has it."""

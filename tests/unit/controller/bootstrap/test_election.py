@@ -1,6 +1,6 @@
 """Leader election with two operators: a leader and a hot standby."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -14,6 +14,9 @@ from trainyard.controller.bootstrap.operator import Operator
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.kube.lease import LEASES
 from trainyard.kube.resource import EVENTS, PODS
+
+if TYPE_CHECKING:
+    from trainyard.controller.bootstrap.http_server import Ports
 
 VOTE: dict[str, Any] = {"lease_namespace": "home"}
 PODS_OF_BOTH = "job-worker-0-1", "job-worker-1-1"
@@ -182,7 +185,7 @@ async def test_queued_events_are_written_before_exit(api: FakeApi, lab: Lab) -> 
 
 
 async def test_probes_and_metrics_name_the_leader(api: FakeApi) -> None:
-    ports: list[int] = []
+    ports: list[Ports] = []
     async with (
         process(api, ports, **VOTE, instance="one") as one,
         aiohttp.ClientSession() as client,
@@ -191,8 +194,9 @@ async def test_probes_and_metrics_name_the_leader(api: FakeApi) -> None:
         async with process(api, ports, **VOTE, instance="two") as two:
             await until(lambda: two.elector is not None and two.elector.lease)
             answers = []
-            for port in ports:
+            for each in ports:
                 for path in ("healthz", "readyz", "metrics"):
+                    port = each.metrics if path == "metrics" else each.health
                     async with client.get(f"http://127.0.0.1:{port}/{path}") as answer:
                         assert answer.status == 200
                         answers.append(await answer.text())
@@ -206,15 +210,15 @@ async def test_probes_and_metrics_name_the_leader(api: FakeApi) -> None:
 async def test_forbidden_lease_fails_readiness(api: FakeApi) -> None:
     message = 'leases is forbidden: User "x" cannot get resource "leases" in API group "coordination.k8s.io"'
     api.fault(path=".*/leases.*", status=403, reason="Forbidden", message=message, times=10_000)
-    ports: list[int] = []
+    ports: list[Ports] = []
     async with (
         operator(api, ports, ready=False, leader_election=True, **VOTE) as one,
         aiohttp.ClientSession() as client,
     ):
         await until(one.health.permissions.missing)
-        async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
+        async with client.get(f"http://127.0.0.1:{ports[0].health}/readyz") as answer:
             text = await answer.text()
             assert answer.status == 503
-        async with client.get(f"http://127.0.0.1:{ports[0]}/healthz") as answer:
+        async with client.get(f"http://127.0.0.1:{ports[0].health}/healthz") as answer:
             assert answer.status == 200, "a restart would not help"
     assert "grant its service account the verb get on leases.coordination.k8s.io" in text

@@ -1,7 +1,7 @@
 """An operator of some namespaces watches each separately, and none disturbs another."""
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
@@ -14,6 +14,9 @@ from trainyard.controller.reconcile.resources import TRAINING_JOBS, job_record
 from trainyard.kube.errors import ApiError
 from trainyard.kube.permissions import Permission
 from trainyard.kube.resource import PODS
+
+if TYPE_CHECKING:
+    from trainyard.controller.bootstrap.http_server import Ports
 
 BOTH = ("lab", "office")
 
@@ -65,13 +68,13 @@ async def test_versions_are_tracked_per_namespace(api: FakeApi) -> None:
 
 
 async def test_inaccessible_namespace_does_not_block_others(api: FakeApi) -> None:
-    ports: list[int] = []
+    ports: list[Ports] = []
     closed = denied(api, "office")
     async with operator(api, ports, ready=False, namespaces=BOTH) as op, aiohttp.ClientSession() as client:
         submit(api, "lab")
         submit(api, "office")
         await until(lambda: pods(api, "lab"))
-        async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
+        async with client.get(f"http://127.0.0.1:{ports[0].health}/readyz") as answer:
             text = await answer.text()
             assert answer.status == 503
         sentence = (
@@ -80,7 +83,7 @@ async def test_inaccessible_namespace_does_not_block_others(api: FakeApi) -> Non
         assert sentence in text
         assert "trainingjobs.trainyard.dev in the namespace office" in text
         assert "namespace lab" not in text
-        async with client.get(f"http://127.0.0.1:{ports[0]}/metrics") as answer:
+        async with client.get(f"http://127.0.0.1:{ports[0].metrics}/metrics") as answer:
             assert 'trainyard_forbidden_requests_total{resource="pods",verb="list"}' in await answer.text()
         assert pods(api, "office") == []
         closed.times = 0
@@ -102,7 +105,7 @@ def test_job_is_found_in_any_namespace() -> None:
 
 async def test_recreated_namespace_is_served_again(api: FakeApi) -> None:
     """No single object of it is read before the next conflict: that permission would count as missing until then."""
-    ports: list[int] = []
+    ports: list[Ports] = []
     async with operator(api, ports, namespaces=BOTH) as op, aiohttp.ClientSession() as client:
         job = submit(api, "lab")
         await until(lambda: pods(api, "lab"))
@@ -113,5 +116,5 @@ async def test_recreated_namespace_is_served_again(api: FakeApi) -> None:
         with pytest.raises(ApiError, match="forbidden"):
             await op.reconciler._read_again(record)
         assert Permission("get", TRAINING_JOBS.qualified, "lab") in op.health.permissions.missing()
-        async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
+        async with client.get(f"http://127.0.0.1:{ports[0].health}/readyz") as answer:
             assert (answer.status, await answer.text()) == (200, "ok\n")

@@ -1,6 +1,7 @@
 """Settings from the environment, and the messages for invalid ones."""
 
 import socket
+from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
@@ -10,6 +11,9 @@ from tests.support.fake_api import FakeApi
 from tests.unit.controller.conftest import operator
 from trainyard.controller.bootstrap import main
 from trainyard.controller.bootstrap.settings import Settings
+
+if TYPE_CHECKING:
+    from trainyard.controller.bootstrap.http_server import Ports
 
 
 @pytest.mark.parametrize(
@@ -94,8 +98,8 @@ def test_maps_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 async def test_default_address_serves_ipv4_and_ipv6(api: FakeApi) -> None:
-    ports: list[int] = []
+    ports: list[Ports] = []
     async with operator(api, ports, http_host=Settings().http_host), aiohttp.ClientSession() as client:
         for host in ("127.0.0.1", "[::1]"):
-            async with client.get(f"http://{host}:{ports[0]}/healthz") as answer:
+            async with client.get(f"http://{host}:{ports[0].health}/healthz") as answer:
                 assert answer.status == 200

@@ -2,6 +2,8 @@
 loop.
 """
 
+from typing import TYPE_CHECKING
+
 import aiohttp
 import pytest
 
@@ -14,6 +16,9 @@ from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.kube.permissions import Permission
 from trainyard.kube.resource import EVENTS, PODS
+
+if TYPE_CHECKING:
+    from trainyard.controller.bootstrap.http_server import Ports
 
 BOTH = ("job-worker-0-1", "job-worker-1-1")
 
@@ -42,7 +47,7 @@ async def again(op: Operator, api: FakeApi, job: str = "job") -> None:
 )
 async def test_forbidden_creation_is_the_condition_reason(api: FakeApi, lab: Lab, resource: str, path: str) -> None:
     fault = deny(api, "POST", "create", resource, path)
-    ports: list[int] = []
+    ports: list[Ports] = []
     async with operator(api, ports) as op, aiohttp.ClientSession() as client:
         lab.submit()
         await until(lambda: lab.condition("Running").get("reason") == "PermissionDenied")
@@ -51,10 +56,10 @@ async def test_forbidden_creation_is_the_condition_reason(api: FakeApi, lab: Lab
         assert "grant it to continue" in message
         await until(lambda: events(api) == [message])
         assert list(op.health.permissions.missing()) == [Permission("create", resource, LAB)]
-        async with client.get(f"http://127.0.0.1:{ports[0]}/metrics") as answer:
+        async with client.get(f"http://127.0.0.1:{ports[0].metrics}/metrics") as answer:
             count = f'trainyard_forbidden_requests_total{{resource="{resource}",verb="create"}}'
             assert count in await answer.text()
-        async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
+        async with client.get(f"http://127.0.0.1:{ports[0].health}/readyz") as answer:
             assert answer.status == 200, "other jobs may be well"
         fault.times = 0
         await again(op, api)
@@ -150,13 +155,13 @@ async def test_forbidden_watch_fails_readiness_but_not_liveness(
         message=message,
         times=10_000,
     )
-    ports: list[int] = []
+    ports: list[Ports] = []
     async with operator(api, ports, ready=False, stale_seconds=1000) as op, aiohttp.ClientSession() as client:
         missing = Permission(verb, resource, None)
         await until(lambda: missing in op.health.permissions.missing())
         for scope in op.scopes:
             scope.pods.clock = scope.services.clock = scope.job_informer.clock = lambda: 1e9
-        async with client.get(f"http://127.0.0.1:{ports[0]}/readyz") as answer:
+        async with client.get(f"http://127.0.0.1:{ports[0].health}/readyz") as answer:
             text = await answer.text()
             assert answer.status == 503
         assert f"grant its service account the verb {verb} on {resource}" in text

@@ -4,7 +4,7 @@ import sys
 
 from tests.unit.controller.raw_job import RAW
 from trainyard.api.status import Phase, TrainingJobStatus
-from trainyard.controller.reconcile.resources import job_record
+from trainyard.controller.reconcile.resources import MAX_SPEC_BYTES, job_record
 
 
 def test_stored_status_equals_the_watched_record() -> None:
@@ -20,6 +20,23 @@ def test_stored_status_repairs_an_unreadable_record() -> None:
     healed = broken.with_status(TrainingJobStatus(), 8)
     assert (healed.problem, healed.resource_version) == ("", 8)
     assert healed.view is not None
+
+
+def test_too_large_spec_is_refused_and_not_kept() -> None:
+    """One tenant's huge templates must not fill the operator's memory."""
+    record = job_record({**RAW, "spec": {**RAW["spec"], "managedBy": "example.com/x", "more": "a" * MAX_SPEC_BYTES}})
+    for each in (record, record.with_status(TrainingJobStatus(attempt=2), 9)):
+        assert "KiB exceed the limit of 256 KiB" in each.problem
+        assert each.managed_elsewhere
+        assert each.view is None
+        assert len(each.text) < 1000
+
+
+def test_spec_within_the_limit_is_read() -> None:
+    command = ["sh", "-c", "a" * (MAX_SPEC_BYTES - 4096)]
+    containers = [{**RAW["spec"]["template"]["spec"]["containers"][0], "command": command}]
+    record = job_record({**RAW, "spec": {**RAW["spec"], "template": {"spec": {"containers": containers}}}})
+    assert not record.problem
 
 
 def test_record_keeps_no_spare_memory() -> None:

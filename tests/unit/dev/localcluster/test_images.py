@@ -48,7 +48,9 @@ def test_existing_image_is_not_rebuilt(image: images.Image, tmp_path: Path) -> N
 
 
 def test_unknown_image_name_lists_the_valid_ones(tmp_path: Path) -> None:
-    with pytest.raises(LocalClusterError, match="there is no image trainr; there are operator, trainer, frameworks"):
+    with pytest.raises(
+        LocalClusterError, match="there is no image trainr; there are operator, trainer, cuda, frameworks"
+    ):
         images.build("operator", "trainr", paths=Paths(tmp_path))
 
 
@@ -57,7 +59,7 @@ def test_the_command_line_says_what_is_wrong(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert images.main(["build", "trainr"]) == 1
-    assert capsys.readouterr().err == "there is no image trainr; there are operator, trainer, frameworks\n"
+    assert capsys.readouterr().err == "there is no image trainr; there are operator, trainer, cuda, frameworks\n"
 
 
 def copy(root: Path) -> None:
@@ -76,6 +78,7 @@ def test_image_hash_changes_with_its_base_image(tmp_path: Path, monkeypatch: pyt
     # The agent's sources alone are the operator's too.
     assert [name for name, image in images.IMAGES.items() if image.contents != before[name]] == [
         "trainer",
+        "cuda",
         "frameworks",
     ]
 

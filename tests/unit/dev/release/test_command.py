@@ -41,6 +41,7 @@ def test_a_registry() -> None:
     ("arguments", "sentence"),
     [
         (["--registry", "r.example.com/a", "--dirty"], "--dirty is for trying out"),
+        (["--registry", "r.example.com/a", "--unsigned", "--key", "k"], "--unsigned uses no key"),
         (["--registry", "r.example.com"], "not of the form HOST/PATH"),
         (["--local", "--dirty", "--version", "0.0.0"], "--version says 0.0.0"),
     ],

@@ -9,7 +9,14 @@ from trainyard.api.internal_status import CountedProcesses
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
-from trainyard.domain.state.accelerators import ACCELERATORS, REMEDY, AcceleratorTable, accelerators, count_processes
+from trainyard.domain.state.accelerators import (
+    ACCELERATORS,
+    REMEDY,
+    AcceleratorTable,
+    accelerators,
+    count_processes,
+    visible_accelerators,
+)
 from trainyard.domain.state.observe import job_view
 from trainyard.domain.state.snapshot import JobView, Snapshot
 
@@ -56,7 +63,7 @@ def test_known_resources_are_counted_without_warning(limits: dict[str, Any], cou
         ({"habana.ai/gaudi": "8"}, 8),
         ({"aws.amazon.com/neuron": "16"}, 16),
         ({"google.com/tpu": "4"}, 1),
-        ({"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-3g.20gb": 1}, 3),
+        ({"nvidia.com/mig-1g.5gb": 2, "nvidia.com/mig-3g.20gb": 1}, 1),
         ({"vpc.amazonaws.com/efa": 4, "nvidia.com/gpu": 8}, 8),
         ({"rdma/hca": 1}, 1),
         # Nonsense is for the API server to refuse, and no reason to stumble here.
@@ -68,6 +75,30 @@ def test_auto_counts_the_accelerators_of_the_main_container(limits: Any, count: 
     pod = template(limits)
     pod["spec"]["containers"].append(template({"nvidia.com/gpu": 5})["spec"]["containers"][0] | {"name": "sidecar"})
     assert job(template=pod).job.processes == count
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        (None, 0),
+        ({"cpu": "8", "rdma/hca": 8}, 0),
+        ({"example.com/widget": 4}, 0),
+        ({"nvidia.com/gpu": 8, "rdma/hca": 8}, 8),
+        # CUDA shows a process one slice of several, and one GPU for all of its time slices.
+        ({"nvidia.com/mig-1g.5gb": 2}, 1),
+        ({"nvidia.com/gpu.shared": 4}, 1),
+        ({"google.com/tpu": 4}, 1),
+    ],
+)
+def test_visible_accelerators_of_a_container(limits: Any, count: int) -> None:
+    made = template(limits)
+    assert visible_accelerators(made["spec"]["containers"][0]) == count
+    assert view(template=made).accelerators == count
+
+
+def test_table_of_the_administrator_says_what_is_visible() -> None:
+    assert view({"example.com/widget": 2}).accelerators == 4
+    assert view({"example.com/widget": "worker"}).accelerators == 1
 
 
 def test_explicit_number_of_processes() -> None:

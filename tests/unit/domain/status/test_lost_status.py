@@ -72,3 +72,24 @@ def test_replacement_of_the_adopted_attempt_stays() -> None:
 @pytest.mark.parametrize(("attempt", "adopted"), [(999_999_999, 999_999_999), (1_000_000_000, 1)])
 def test_implausible_attempts_are_not_adopted(attempt: int, adopted: int) -> None:
     assert act(at(RUNS, attempt, attempt, attempt)).status.attempt == adopted
+
+
+FORGED = (
+    pytest.param(0, 999, id="beside a running worker"),
+    pytest.param(7, 999, id="beyond the group"),
+)
+
+
+@pytest.mark.parametrize(("index", "attempt"), FORGED)
+def test_forged_pod_does_not_change_the_attempt(index: int, attempt: int) -> None:
+    forged = job(index + 1).running(attempt).pods[index]
+    decided = act(replace(RUNS, pods=(*RUNS.pods, replace(forged, ip="10.6.6.6"))))
+    assert decided.status.attempt == RUNS.status.attempt
+    assert Reason.ATTEMPT_ADOPTED not in {event.reason for event in decided.events}
+    assert "10.6.6.6" not in str(decided.status)
+
+
+@pytest.mark.parametrize(("index", "attempt"), FORGED)
+def test_forged_pod_completes_no_job(index: int, attempt: int) -> None:
+    forged = job(index + 1).running(attempt).succeeded(index).pods[index]
+    assert act(replace(RUNS, pods=(*RUNS.pods, forged))).status.phase is Phase.RUNNING

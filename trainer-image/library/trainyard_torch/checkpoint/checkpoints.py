@@ -15,7 +15,9 @@ from trainyard_torch.checkpoint.loader import CheckpointLoader, CheckpointSaveEr
 from trainyard_torch.checkpoint.manifest import Manifest, Name
 from trainyard_torch.checkpoint.memory import Memory
 from trainyard_torch.checkpoint.outcome import Outcome, agreed
+from trainyard_torch.checkpoint.plain_values import check_loadable
 from trainyard_torch.checkpoint.policy import CheckpointPolicy, SaveSchedule, Tier
+from trainyard_torch.checkpoint.save_planner import SavePlanner
 from trainyard_torch.checkpoint.state import plain, staged
 from trainyard_torch.checkpoint.store import Store
 from trainyard_torch.checkpoint.streams import patch_torch_checkpoint
@@ -51,6 +53,7 @@ class Checkpoints:
 
     Raises:
         StoreError: there is no such store.
+        UnsafeTorchError: torch is older than 2.6.
         ValueError: TRAINYARD_ATTEMPT is not a number.
     """
 
@@ -75,6 +78,7 @@ class Checkpoints:
         self.newest: Manifest | None = None
         self.observers: list[Callable[[Manifest, str], None]] = []
         self._pending: BackgroundSave | None = None
+        self._planner = SavePlanner()
         self._schedule = SaveSchedule(self._policy, time.monotonic())
         self._slow = self._forgets = False
         self._made, self._tier = -1, Tier.MEMORY
@@ -159,6 +163,7 @@ class Checkpoints:
             CheckpointSaveError: only with `wait`: it could not be written.
             StaleAttemptError: a later attempt has started, now or while the last one was written: this process must exit.
             RuntimeError: `load` was not called.
+            UnsafeValueError: `state` has an object of a class that would not be loaded again.
             ValueError: `tier` is MEMORY and the policy keeps none there; or a metric is not a number. Or there is a
                     checkpoint of a later step, from which the next start would continue.
         """
@@ -181,7 +186,9 @@ class Checkpoints:
         manifest = Manifest(
             step, self.attempt, self._communicator.world_size, self._mesh, dict(data or {}), compared, time.time()
         )
-        self._start_save(manifest, staged(plain(state)), tier, memory)
+        current = plain(state)
+        check_loadable(current)
+        self._start_save(manifest, staged(current), tier, memory)
         self._made, self._tier = step, tier
         self._schedule.made(tier, step, began=began, now=time.monotonic())
         self._slow = False
@@ -223,6 +230,7 @@ class Checkpoints:
     def _start_save(self, manifest: Manifest, state: dict[str, Any], tier: Tier, memory: Memory | None) -> None:
         writer = CheckpointWriter(
             self._background,
+            self._planner,
             self._store,
             self._history,
             self._policy.keep,
@@ -277,6 +285,9 @@ class Checkpoints:
             background, self._background = self._background, Communicator(self._policy.give_up_seconds)
             if pending.ended():
                 background.close()
+        if outcome.wrong:
+            # Some ranks may have made a plan, and others not.
+            self._planner = SavePlanner()
         if outcome.behind:
             raise StaleAttemptError(outcome.behind)
         self._record_memory_outcome(outcome)

@@ -13,9 +13,10 @@ from torch.distributed.checkpoint.stateful import Stateful
 from trainyard_torch.checkpoint.communicator import RankFailedError
 from trainyard_torch.checkpoint.history import verify
 from trainyard_torch.checkpoint.manifest import CorruptCheckpointError, Manifest, Name
+from trainyard_torch.checkpoint.plain_values import PlainLoadPlanner
 from trainyard_torch.checkpoint.state import fits, keys_of, plain, put
 from trainyard_torch.checkpoint.store import StoreError
-from trainyard_torch.checkpoint.streams import reader
+from trainyard_torch.checkpoint.streams import Reader
 from trainyard_torch.errors import first_line
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class CheckpointLoader:
                 self._pass_over(name, str(error))
                 continue
             try:
-                self._filled(state, name)
+                self._filled(state, manifest)
             except (Exception, CheckpointException) as error:
                 raise CheckpointError(
                     f"checkpoint {name} cannot be loaded into this program: {reason(error)}"
@@ -142,11 +143,11 @@ class CheckpointLoader:
             )
         return None
 
-    def _filled(self, state: Mapping[str, Any], name: Name) -> None:
-        source = reader(self.store, str(name))
+    def _filled(self, state: Mapping[str, Any], manifest: Manifest) -> None:
+        source = Reader(self.store, str(manifest.name), manifest.files)
         keys = self.communicator.run_on_rank0(lambda: [*source.read_metadata().state_dict_metadata])
         target = self._asked_for(state, keys)
-        dcp.load(target, storage_reader=source, process_group=self.communicator.group)
+        dcp.load(target, storage_reader=source, planner=PlainLoadPlanner(), process_group=self.communicator.group)
         _given(state, target)
 
     def _verified(self, name: Name) -> Manifest:

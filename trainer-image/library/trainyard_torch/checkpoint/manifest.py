@@ -126,6 +126,8 @@ class Manifest:
             own = manifest.name
         except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
             raise CorruptCheckpointError(f"{NAME} lacks a field, or has one that is not known: {error}") from error
+        if outside := [path for path in files if path.startswith("/") or ".." in path.split("/")]:
+            raise CorruptCheckpointError(f"{NAME} names {outside[0]}, which is not in the folder")
         if own != name:
             raise CorruptCheckpointError(f"{NAME} is of {own}: the folder was copied or renamed")
         return manifest

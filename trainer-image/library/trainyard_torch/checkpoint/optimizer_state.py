@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainyard_torch.checkpoint import group_settings
 from trainyard_torch.checkpoint.parameter_names import of
 
 if TYPE_CHECKING:
@@ -21,24 +22,21 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-STATE, GROUPS = "state.", "param_groups."
-NO_SETTINGS = ("params", "param_names")
-"""Group entries that are not settings: the names would be stored once for each parameter of the group."""
+STATE = "state."
 
 
 def taken(optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Any]:
-    """Return the state: `state.NAME.KEY` for each parameter that has one, and `param_groups.NAME.KEY` for each parameter.
+    """Return the state: `state.NAME.KEY` for each parameter that has one, and one entry with the settings of each group.
 
     Raises:
-        ValueError: there is a state of something else than a parameter.
+        ValueError: there is a state of something else than a parameter, or a setting that could not be loaded again.
     """
     packed = optimizer.state_dict()
-    found: dict[str, Any] = {}
+    found = group_settings.taken(optimizer, packed, names)
     seen = set()
-    for name, index, settings in _each(optimizer, packed, names):
+    for name, index in _each(optimizer, packed, names):
         seen.add(index)
         found |= {f"{STATE}{name}.{key}": value for key, value in packed["state"].get(index, {}).items()}
-        found |= {f"{GROUPS}{name}.{key}": value for key, value in settings.items()}
     if odd := packed["state"].keys() - seen:
         raise ValueError(
             f"{type(optimizer).__name__} keeps state for {', '.join(map(str, odd))}, which is not one of its parameters: save it by an object "
@@ -48,12 +46,12 @@ def taken(optimizer: Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, 
 
 
 def ready(optimizer: Optimizer, names: Mapping[nn.Parameter, str], keys: Collection[str]) -> dict[str, Any]:
-    """Return the values to be filled in: as `taken`, for the parameters and settings that the checkpoint has.
+    """Return the values to be filled in: as `taken`, for the parameters that the checkpoint has, and the settings of all its groups.
 
     Args:
         optimizer: it gets a state of each parameter that has one in the checkpoint.
         names: the names of the parameters.
-        keys: the keys of the checkpoint, as `taken` names them; suffixes are allowed.
+        keys: the keys of the checkpoint, as `taken` or an earlier release names them; suffixes are allowed.
 
     Raises:
         ValueError: the checkpoint has a state that this optimizer does not have.
@@ -67,7 +65,8 @@ def ready(optimizer: Optimizer, names: Mapping[nn.Parameter, str], keys: Collect
     kept = _states(existing, mine)
     _check_states(optimizer, saved, kept)
     states = {f"{STATE}{key}" for name in saved for key in kept[name].values()}
-    return {key: value for key, value in existing.items() if key in states or (key.startswith(GROUPS) and key in keys)}
+    values = {key: value for key, value in existing.items() if key in states}
+    return values | group_settings.ready(optimizer, names, keys)
 
 
 def _states(keys: Iterable[str], names: Collection[str]) -> dict[str, dict[str, str]]:
@@ -95,15 +94,10 @@ def put(optimizer: Optimizer, names: Mapping[nn.Parameter, str], found: Mapping[
     """
     packed = optimizer.state_dict()
     states = _states(found, names.values())
-    settings = of([key.removeprefix(GROUPS) for key in found if key.startswith(GROUPS)], names.values())
-    groups = []
-    for group, described in zip(optimizer.param_groups, packed["param_groups"], strict=True):
-        first = next((name for each in group["params"] if (name := names[each]) in settings), None)
-        parts = settings[first].items() if first is not None else ()
-        groups.append(described | {part: found[f"{GROUPS}{key}"] for part, key in parts if part in described})
+    groups = group_settings.put(optimizer, packed, names, found)
     state = {
         index: {part: found[f"{STATE}{key}"] for part, key in states[name].items()}
-        for name, index, _ in _each(optimizer, packed, names)
+        for name, index in _each(optimizer, packed, names)
         if name in states
     }
     optimizer.load_state_dict({**packed, "state": state, "param_groups": groups})
@@ -167,12 +161,11 @@ def _hooks(optimizer: Optimizer) -> list[dict[int, Any]]:
 
 def _each(
     optimizer: Optimizer, packed: Mapping[str, Any], names: Mapping[nn.Parameter, str]
-) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Yield each parameter's name, its number in the result of `state_dict`, and its group's settings."""
+) -> Iterator[tuple[str, int]]:
+    """Yield each parameter's name, and its number in the result of `state_dict`."""
     for group, described in zip(optimizer.param_groups, packed["param_groups"], strict=True):
-        settings = {key: value for key, value in described.items() if key not in NO_SETTINGS}
         for parameter, index in zip(group["params"], described["params"], strict=True):
-            yield names[parameter], index, settings
+            yield names[parameter], index
 
 
 def _has(kept: Collection[str], part: str) -> bool:

@@ -41,7 +41,7 @@ class Store:
         options: options for fsspec's file system: `{"endpoint_url": …}`.
 
     Attributes:
-        url: the URL as given.
+        url: the URL as given, without a user and password: errors and records have it.
         unanswered: the number of operations that timed out.
 
     Raises:
@@ -53,13 +53,14 @@ class Store:
     def __init__(self, url: str, *, timeout_seconds: float | None = None, **options: object) -> None:
         if timeout_seconds is not None and not timeout_seconds > 0:
             raise ValueError(f"timeout_seconds must be a positive number of seconds, not {timeout_seconds}")
-        self.url = url.rstrip("/") or "/"
+        full = url.rstrip("/") or "/"
+        self.url = without_user(full)
         if ":" in url.partition("/")[0] and "://" not in url:
-            raise StoreError(f"{url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has")
+            raise StoreError(f"{self.url}: neither a path nor a URL, which has two slashes, as s3://bucket/folder has")
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(self.url, **options)
+            self._fs, self._root = fsspec.core.url_to_fs(full, **options)
         except (ImportError, ValueError, OSError) as error:
-            raise StoreError(f"{url}: {error}") from error
+            raise StoreError(f"{self.url}: {str(error).replace(full, self.url)}") from None
         self._local = isinstance(self._fs, LocalFileSystem)
         self._timeout_seconds = timeout_seconds
         self.unanswered = 0
@@ -245,6 +246,13 @@ class Store:
             raise
         except Exception as error:
             raise StoreError(f"cannot {what} {self.at(path)}: {str(error) or type(error).__name__}") from error
+
+
+def without_user(url: str) -> str:
+    """Return a URL without the user and password before its host."""
+    scheme, separator, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}" if separator else url
 
 
 def _if_there(act: Callable[[], T]) -> T | None:

@@ -11,13 +11,19 @@ from contextlib import contextmanager
 from traceback import FrameSummary
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import StorageMeta
 from typing_extensions import override
 
+from trainyard_torch.checkpoint.dcp_metadata import NAME as METADATA, parsed
 from trainyard_torch.checkpoint.manifest import File
+from trainyard_torch.checkpoint.plain_values import check_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch.distributed.checkpoint.metadata import Metadata
 
     from trainyard_torch.checkpoint.store import Store
 
@@ -27,7 +33,11 @@ def patch_torch_checkpoint() -> None:
 
     torch sends errors of one process to all by pickling the traceback. From Python 3.13 on, tracebacks hold code objects, which cannot be
     pickled: one process raised TypeError, and the others blocked for ever. And torch 2.6 warns about its own calls.
+
+    Raises:
+        UnsafeTorchError: this release of torch cannot load files without running code that they bring.
     """
+    check_torch(str(torch.__version__))
     copyreg.pickle(FrameSummary, lambda frame: (FrameSummary, (frame.filename, frame.lineno, frame.name)))
     warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
 
@@ -45,11 +55,29 @@ def writer(store: Store, folder: str, check: Callable[[], object]) -> tuple[File
     return made, streams
 
 
-def reader(store: Store, folder: str) -> FileSystemReader:
-    """Return the reader for `dcp.load` of this folder of the store."""
-    made = FileSystemReader(folder)
-    made.fs, made.path = Streams(store), folder
-    return made
+class Reader(FileSystemReader):  # type: ignore[misc]  # torch is there where this runs
+    """The reader for `dcp.load` of one checkpoint, which runs no code that the checkpoint brings.
+
+    Args:
+        store: the store.
+        folder: the folder of the checkpoint in it.
+        files: the verified files of the checkpoint.
+    """
+
+    def __init__(self, store: Store, folder: str, files: Mapping[str, File]) -> None:
+        super().__init__(folder)
+        self.fs, self.path = Streams(store), folder
+        self._files = files
+        self._metadata: Metadata | None = None
+
+    @override
+    def read_metadata(self, *_: Any, **__: Any) -> Metadata:
+        """Return the metadata; read once. Raises MetadataError if it is not what torch writes."""
+        if self._metadata is None:
+            with self.fs.create_stream(self.fs.concat_path(self.path, METADATA), "rb") as stream:
+                self._metadata = parsed(stream, self._files)
+        self._metadata.storage_meta = StorageMeta(load_id=self.load_id)
+        return self._metadata
 
 
 class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where this runs

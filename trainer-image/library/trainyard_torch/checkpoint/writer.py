@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from trainyard_torch.checkpoint.communicator import RankFailedError
 from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.lineage import Retention
     from trainyard_torch.checkpoint.manifest import Manifest
     from trainyard_torch.checkpoint.memory import Memory
+    from trainyard_torch.checkpoint.save_planner import SavePlanner
     from trainyard_torch.checkpoint.store import Store
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class CheckpointWriter:
 
     Attributes:
         communicator: the communicator of the threads of all processes.
+        planner: the planner of the checkpoints before, if none has failed.
         store: the store.
         history: the checkpoints in the store, used on rank 0.
         keep: which checkpoints are kept in the store.
@@ -50,6 +51,7 @@ class CheckpointWriter:
     """
 
     communicator: Communicator
+    planner: SavePlanner
     store: Store
     history: History
     keep: Retention
@@ -64,7 +66,7 @@ class CheckpointWriter:
         """Write the checkpoint, on all processes at once.
 
         Raises:
-            CheckpointException, StoreError: it could not be written; all processes know.
+            CheckpointException, RankFailedError, StoreError: it could not be written; all processes know.
             StaleAttemptError: a later attempt has started.
         """
         if self.memory:
@@ -73,14 +75,19 @@ class CheckpointWriter:
             return
         folder, unanswered = str(self.manifest.name), self.store.unanswered
         out, streams = writer(self.store, folder, saving.check)
-        # Of replicated entries rank 0's is stored as a whole: a mixture of ranks that differ (running means, for example) would be no rank's state.
-        planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        is_coordinator = self.communicator.rank == 0
+        unchanged = self.communicator.run_on_all(
+            lambda: self.planner.unchanged(self.state, is_coordinator=is_coordinator)
+        )
+        self.planner.reuse = all(unchanged)
         try:
-            dcp.save(self.state, storage_writer=out, planner=planner, process_group=self.communicator.group)
+            dcp.save(self.state, storage_writer=out, planner=self.planner, process_group=self.communicator.group)
         except CheckpointException:
             # All processes know, and write no more.
             self.communicator.run_on_rank0(lambda: self._drop(unanswered))
             raise
+        finally:
+            self.planner.release()
         files = {path.removeprefix(f"{folder}/"): file for path, file in streams.written.items()}
         every = {path: file for found in self.communicator.gather(files) for path, file in found.items()}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ class BatchBuilder:
     transform: Transform | None = None
     collate_fn: Callable[[list[Any]], Any] = default_collate
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """The tensors in memory whose rows are the samples: a micro-batch is one lookup in each. Empty if samples are built one by one."""
         # A subclass may return samples other than the rows of its tensors.
@@ -63,10 +64,10 @@ class BatchBuilder:
         tensors: tuple[torch.Tensor, ...] = getattr(self.source, "tensors", ()) if plain else ()
         return tensors if all(tensor.layout is torch.strided for tensor in tensors) else ()
 
-    def is_quick(self, samples: int) -> bool:
-        """Return whether a step of `samples` samples is loaded faster than it is handed to a thread."""
-        tensors = self.tensors
-        return bool(tensors) and sum(tensor[:1].nbytes for tensor in tensors) * samples <= MAX_GATHERED_BYTES
+    def quick_steps(self, samples: int) -> int:
+        """Return how many steps of `samples` samples are loaded faster than one is handed to a thread; 0 if a single one is not."""
+        size = sum(tensor[:1].nbytes for tensor in self.tensors) * samples
+        return MAX_GATHERED_BYTES // size if size else 0
 
     def step(self, batches: Batches, data_shard: DataShard) -> list[LoadedMicroBatch]:
         """Return the micro-batches of this process in the next step.

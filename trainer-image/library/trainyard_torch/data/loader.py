@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MOMENT = 0.05
 """Seconds."""
+MAX_GATHERED_STEPS = 16
+"""So many small steps in memory are loaded at a time, while the loader's code is in the processor's caches. A step of the model evicts it."""
 
 
 class Loader:
@@ -44,7 +46,8 @@ class Loader:
         collate_fn: makes a batch of a list of samples; by default torch's.
         prefetch: the number of steps that are loaded ahead, from 0 on.
         num_workers: the number of loading threads. 0: steps are loaded on request, and `prefetch` has no effect. Small steps of a
-            `TensorDataset` (no transform, torch's collate_fn, at most 1 MiB) are never loaded in threads: the change of threads takes longer.
+            `TensorDataset` (no transform, torch's collate_fn, at most 1 MiB) are never loaded in threads, since the change of threads takes
+            longer: up to 16 of them, and 1 MiB, are loaded at a time.
         device: the device for tensors. None: they stay where `collate_fn` made them. Copies to a GPU use pinned memory.
 
     Attributes:
@@ -76,14 +79,22 @@ class Loader:
         self._batches, self._data_shard = batches, data_shard
         self._prefetch, self._num_workers = prefetch, num_workers
         share = -(-batches.batch_size // data_shard.world_size)
-        self._in_threads = num_workers > 0 and not self._builder.is_quick(share)
+        ahead = num_workers > 0 and prefetch > 0
+        quick = self._builder.quick_steps(share)
+        self._in_threads = num_workers > 0 and not quick
+        self._at_once = min(MAX_GATHERED_STEPS, quick) if ahead and quick else 1
         self._device = None if device is None else torch.device(device)
         # gpu-only: the current device
         if self._device is not None and self._device.type == "cuda" and self._device.index is None:
             # Each thread has its own current device.
             self._device = torch.device("cuda", torch.cuda.current_device())
+        tensors = self._builder.tensors
+        self._moves = self._device is not None and not (
+            tensors and all(each.device == self._device for each in tensors)
+        )
         self._pool: ThreadPoolExecutor | None = None
-        # The steps from `_batches` on, in order.
+        # The steps from `_batches` on, in order: those that were loaded at once, or those that threads load.
+        self._gathered: deque[list[LoadedMicroBatch]] = deque()
         self._coming: deque[Future[list[LoadedMicroBatch]]] = deque()
         self.waited = 0.0
 
@@ -104,12 +115,11 @@ class Loader:
                 not used: the next call loads it again.
         """
         begin = time.perf_counter()
-        step = self._loaded() if self._in_threads else self._load(self._batches)
-        if self._device is not None:
+        step = self._from_threads() if self._in_threads else self._from_memory()
+        if self._moves:
             step = [part._replace(batch=moved(part.batch, self._device)) for part in step]
         # Both together, once nothing can fail any more: otherwise the queue would be a step ahead of the position.
-        if self._coming:
-            self._coming.popleft()
+        (self._coming if self._in_threads else self._gathered).popleft()
         self._batches = self._batches.after()
         self.waited = time.perf_counter() - begin
         return step
@@ -134,7 +144,7 @@ class Loader:
         A thread finishes its current work, a transform or one read from a store, but does not retry.
         """
         pool, self._pool = self._pool, None
-        coming, self._coming = self._coming, deque()
+        coming, self._coming, self._gathered = self._coming, deque(), deque()
         loading = [future for future in coming if not future.cancel()]
         source = self._builder.source
         # Another source belongs to the caller, who closes it.
@@ -153,7 +163,18 @@ class Loader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _loaded(self) -> list[LoadedMicroBatch]:
+    def _from_memory(self) -> list[LoadedMicroBatch]:
+        """Return the next step, loaded in this thread."""
+        gathered = self._gathered
+        if not gathered:
+            batches = self._batches
+            for _ in range(self._at_once):
+                gathered.append(self._load(batches))
+                batches = batches.after()
+        return gathered[0]
+
+    def _from_threads(self) -> list[LoadedMicroBatch]:
+        """Return the next step, loaded in another thread."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="trainyard-load")
         # `close` in another thread replaces this queue.

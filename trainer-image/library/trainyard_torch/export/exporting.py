@@ -20,7 +20,15 @@ from trainyard_torch.checkpoint.store import Store
 from trainyard_torch.export.code_version import version
 from trainyard_torch.export.environment import environment
 from trainyard_torch.export.formats import FILES, TRACED, Format, Program, checked, inputs, traced, write
-from trainyard_torch.export.record import NAME, ExportError, Provenance, Record, configured, jsonable
+from trainyard_torch.export.record import (
+    NAME,
+    RECORD_ARGUMENTS_VARIABLE,
+    ExportError,
+    Provenance,
+    Record,
+    configured,
+    jsonable,
+)
 from trainyard_torch.export.unsharded import unsharded_model, unwrapped
 from trainyard_torch.export.weights import gathered
 
@@ -156,7 +164,9 @@ def _record(
         tied=dict(weights.tied),
         inputs=described,
         code=provenance.code or version(os.environ),
-        configuration=configured(provenance.configuration, sys.argv[1:]),
+        configuration=configured(
+            provenance.configuration, sys.argv[1:] if os.environ.get(RECORD_ARGUMENTS_VARIABLE) != "0" else []
+        ),
         data=jsonable(seen),
         environment=environment(os.environ, world_size),
         metrics=jsonable(provenance.metrics or (provenance.checkpoint.metrics if provenance.checkpoint else {})),

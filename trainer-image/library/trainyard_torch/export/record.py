@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 NAME = "RECORD.json"
+REDACTED = "(redacted)"
+SECRET = re.compile(r"token|secret|passw|credential|api[-_]?key|access[-_]?key", re.IGNORECASE)
+"""In the names of options whose values are not recorded."""
+URL_USER = re.compile(r"(://)[^/@\s]{1,512}@")
+RECORD_ARGUMENTS_VARIABLE = "TRAINYARD_RECORD_ARGUMENTS"
+"""If it is "0", no command line is recorded."""
 
 
 class ExportError(Exception):
@@ -171,7 +178,7 @@ def configured(given: Any, arguments: Sequence[str]) -> Any:
         ValueError: the configuration has another type.
     """
     if given is None:
-        return {"arguments": list(arguments)}
+        return {"arguments": redacted(arguments)}
     if isinstance(given, Mapping):
         return jsonable(given)
     if is_dataclass(given) and not isinstance(given, type):
@@ -182,6 +189,21 @@ def configured(given: Any, arguments: Sequence[str]) -> Any:
         raise ValueError(
             f"configuration must be a mapping, a Namespace or a dataclass, got a {type(given).__name__}"
         ) from None
+
+
+def redacted(arguments: Sequence[str]) -> list[str]:
+    """Return a command line without the values of options whose names speak of secrets."""
+    found: list[str] = []
+    follows = False
+    for each in arguments:
+        name, separator, _ = each.partition("=")
+        is_secret = bool(SECRET.search(name)) and (bool(separator) or name.startswith("-"))
+        if follows and not each.startswith("-"):
+            found.append(REDACTED)
+        else:
+            found.append(f"{name}={REDACTED}" if is_secret and separator else URL_USER.sub(r"\1", each))
+        follows = is_secret and not separator
+    return found
 
 
 def jsonable(value: Any) -> Any:

@@ -89,8 +89,8 @@ class Meter:
         self._window: deque[Step] = deque(maxlen=window)
         self._compute: deque[float] = deque(maxlen=window)
 
-    def enter(self, phase: str) -> None:
-        """Enter a phase. It interrupts the open phase.
+    def enter(self, phase: str) -> bool:
+        """Enter a phase. It interrupts the open phase. Return whether the training pauses with it: it is the first that is no part of a step.
 
         Raises:
             ValueError: the phase is unknown.
@@ -99,7 +99,10 @@ class Meter:
         if number is None:
             raise ValueError(f"phase must be one of {', '.join(PHASES)}, got {phase!r}")
         self._account()
-        self._open.append(self._open[-1] if self.not_training else number)
+        outer = self._open[-1]
+        within = outer in _NOT_TRAINING
+        self._open.append(outer if within else number)
+        return not within and number in _NOT_TRAINING
 
     def leave(self) -> None:
         """End the phase that was entered last."""

@@ -34,16 +34,13 @@ class Phase:
         self._compute, self._progress = compute, progress
 
     def __enter__(self) -> None:
-        within = self._meter.not_training
-        self._meter.enter(self._name)
-        paused = self._meter.not_training
-        self._reported = paused and not within
+        self._reported = self._meter.enter(self._name)
         if self._reported:
             self._progress(phase=self._name)
         self._mark = self._profiler.marked(self._name)
         if self._mark:
             self._mark.__enter__()
-        self._span = None if paused else self._compute.begin(self._name)
+        self._span = None if self._meter.not_training else self._compute.begin(self._name)
 
     def __exit__(self, *_: object) -> None:
         if self._span:
