@@ -95,7 +95,7 @@ def test_stolen_token_creates_nothing_in_system_namespaces(guarded: Plane, names
 
 
 def test_helm_test_reads_no_secret_of_the_release(guarded: Plane) -> None:
-    own = worker(name="trainyard-helm-test", spec={"volumes": [{"name": "scratch", "emptyDir": {}}]})
+    own = worker(name="helm-test-0a1b2c", spec={"volumes": [{"name": "scratch", "emptyDir": {}}]})
     assert not refused_pod(guarded, own, namespace=HOME)
     secret = {"name": "secret", "secret": {"secretName": "trainyard-coordinator-cert"}}
     projected = {"name": "secret", "projected": {"sources": [{"secret": {"name": "trainyard-coordinator-cert"}}]}}
@@ -108,7 +108,7 @@ def test_helm_test_reads_no_secret_of_the_release(guarded: Plane) -> None:
         {"containers": [{**main, "env": [{"name": "KEY", "valueFrom": key}]}]},
         {"containers": [{**main, "envFrom": [{"secretRef": {"name": "trainyard-coordinator-cert"}}]}]},
     ):
-        forged = worker(name="trainyard-helm-test", spec={"volumes": [], **spec})
+        forged = worker(name="helm-test-0a1b2c", spec={"volumes": [], **spec})
         refusal = refused_pod(guarded, forged, namespace=HOME)
         assert "may not create workers in" in refusal, spec
 

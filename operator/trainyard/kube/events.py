@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
+from trainyard.kube.fair_queue import FairQueue
 from trainyard.kube.resource import EVENTS
 from trainyard.kube.session import Session
 from trainyard.kube.token_bucket import TokenBucket
@@ -23,7 +24,12 @@ _MAX_CACHED_ENTRIES = 4096
 """Of events whose count is cached, and of objects whose rate is limited."""
 _EVENT_BURST_PER_OBJECT = 25.0
 _EVENTS_PER_SECOND_PER_OBJECT = 0.1
+_EVENT_BURST_PER_NAMESPACE = 10_000.0
+_EVENTS_PER_SECOND_PER_NAMESPACE = 20.0
 _MAX_PENDING_EVENTS = 10_000
+"""Of all namespaces. The one with the most pending events loses its own first."""
+_DROP_LOG_SECONDS = 60.0
+"""How often dropped events of one namespace are logged."""
 _MAX_DELAY_SECONDS = 1.0
 """How long an event waits while the recorder is `busy`."""
 _BUSY_POLL_SECONDS = 0.05
@@ -66,8 +72,9 @@ class _PendingEvent:
 class EventRecorder:
     """Writes one event for each occurrence: a repeat, also after a crash, only raises the event's count.
 
-    Each object may have a burst of 25 events and then one in ten seconds; events above this are dropped. `run` writes
-    them one by one, so that a thousand jobs that start at once do not wait for a thousand events.
+    Each object may have a burst of 25 events and then one in ten seconds, and each namespace 10,000 and then 20 a
+    second; events above this are dropped. `run` writes them one by one, in turn for each namespace, so that a thousand
+    jobs that start at once do not wait for a thousand events, and one namespace does not delay the others.
     """
 
     def __init__(
@@ -93,7 +100,9 @@ class EventRecorder:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._names: OrderedDict[str, str] = OrderedDict()
-        self._pending: asyncio.Queue[_PendingEvent] = asyncio.Queue(_MAX_PENDING_EVENTS)
+        self._namespaces: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._drops_logged: OrderedDict[str, float] = OrderedDict()
+        self._pending: FairQueue[_PendingEvent] = FairQueue(_MAX_PENDING_EVENTS)
 
     def record(
         self,
@@ -115,17 +124,15 @@ class EventRecorder:
         """
         if not self._bucket(regarding.uid).take():
             return
+        if not self._bucket_of_namespace(regarding.namespace).take():
+            self._log_drop(regarding, reason, "its namespace has too many")
+            return
         digest = hashlib.sha256(f"{regarding.uid}/{reason}/{key}".encode()).hexdigest()[:16]
         name = self._names.setdefault(digest, f"{regarding.name[:200].rstrip('.-')}.{sort_key}{digest}")
         _make_newest(self._names, digest)
         event = _PendingEvent(regarding, type, reason, note, action, name, self._now())
-        try:
-            self._pending.put_nowait(event)
-        except asyncio.QueueFull:
-            _LOG.warning(
-                f"dropped event, too many are pending reason={reason} kind={regarding.kind} "
-                f"namespace={regarding.namespace} name={regarding.name}"
-            )
+        if dropped := self._pending.put(regarding.namespace, event):
+            self._log_drop(dropped.regarding, dropped.reason, "too many are pending")
 
     async def run(self) -> None:
         """Write the queued events, for ever."""
@@ -206,6 +213,25 @@ class EventRecorder:
         )
         _make_newest(self._buckets, uid)
         return bucket
+
+    def _bucket_of_namespace(self, namespace: str) -> TokenBucket:
+        bucket = self._namespaces.setdefault(
+            namespace, TokenBucket(_EVENTS_PER_SECOND_PER_NAMESPACE, _EVENT_BURST_PER_NAMESPACE, self._clock)
+        )
+        _make_newest(self._namespaces, namespace)
+        return bucket
+
+    def _log_drop(self, regarding: ObjectReference, why: str, because: str) -> None:
+        """Log a dropped event, at most once a minute for each namespace: the log has a budget as well."""
+        now = self._clock()
+        if now < self._drops_logged.get(regarding.namespace, now):
+            return
+        self._drops_logged[regarding.namespace] = now + _DROP_LOG_SECONDS
+        _make_newest(self._drops_logged, regarding.namespace)
+        _LOG.warning(
+            f"dropped event, {because} reason={why} kind={regarding.kind} "
+            f"namespace={regarding.namespace} name={regarding.name}"
+        )
 
 
 def _make_newest(cache: OrderedDict[str, Any], key: str) -> None:

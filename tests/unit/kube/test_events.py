@@ -147,3 +147,32 @@ async def test_sort_key_orders_the_events(api: FakeApi, timers: FakeTimers) -> N
     await one.drain()
     writer.cancel()
     assert [event["note"] for event in api.cluster.objects(EVENTS)] == ["at 0000090", "at 0000091", "at 0000100"]
+
+
+def regarding(namespace: str, number: int) -> ObjectReference:
+    return ObjectReference("trainyard.dev/v1alpha1", "TrainingJob", namespace, f"job-{number}", f"{namespace}-{number}")
+
+
+async def test_flood_of_one_namespace_delays_no_other(
+    api: FakeApi, timers: FakeTimers, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = recorder(api, timers)
+    for number in range(10_500):
+        one.record(regarding("flood", number), "Normal", "Failed", "", action="Report", key="1")
+    one.record(regarding("quiet", 1), "Normal", "Failed", "", action="Report", key="1")
+    written = [(await one._pending.get()).regarding.namespace for _ in range(2)]
+    assert "quiet" in written
+    assert len(caplog.records) == 1, "the log has a budget too"
+
+
+async def test_each_namespace_has_its_own_limit(api: FakeApi, timers: FakeTimers) -> None:
+    one = recorder(api, timers)
+    queued = one._pending
+    for number in range(10_000):
+        one.record(regarding("flood", number), "Normal", "Failed", "", action="Report", key="1")
+    for _ in range(10_000):
+        await queued.get()
+    for number in range(10_000, 10_100):
+        one.record(regarding("flood", number), "Normal", "Failed", "", action="Report", key="1")
+    one.record(regarding("quiet", 1), "Normal", "Failed", "", action="Report", key="1")
+    assert (await queued.get()).regarding.namespace == "quiet"
