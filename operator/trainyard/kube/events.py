@@ -73,8 +73,8 @@ class EventRecorder:
     """Writes one event for each occurrence: a repeat, also after a crash, only raises the event's count.
 
     Each object may have a burst of 25 events and then one in ten seconds, and each namespace 10,000 and then 20 a
-    second; events above this are dropped. `run` writes them one by one, in turn for each namespace, so that a thousand
-    jobs that start at once do not wait for a thousand events, and one namespace does not delay the others.
+    second; events above this are dropped. `run` writes them one by one, in turn for each namespace. So a thousand jobs
+    that start at once do not wait for a thousand events, and one namespace does not delay the others.
     """
 
     def __init__(
