@@ -72,8 +72,8 @@ class _PendingEvent:
 class EventRecorder:
     """Writes one event for each occurrence: a repeat, also after a crash, only raises the event's count.
 
-    Each object may have a burst of 25 events and then one in ten seconds, and each namespace 10,000 and then 20 a
-    second; events above this are dropped. `run` writes them one by one, in turn for each namespace. So a thousand jobs
+    Each object may have a burst of 25 events and then one in ten seconds. Each namespace may have 10,000 and then 20 a
+    second. Events above this are dropped. `run` writes them one by one, in turn for each namespace. So a thousand jobs
     that start at once do not wait for a thousand events, and one namespace does not delay the others.
     """
 
