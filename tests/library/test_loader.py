@@ -25,7 +25,7 @@ from trainyard_torch.data import (
     token_dataset,
     write_records,
 )
-from trainyard_torch.data.batch_builder import BatchBuilder, LoadedMicroBatch, moved, randomness
+from trainyard_torch.data.batch_builder import LoadedMicroBatch, moved, randomness
 from trainyard_torch.data.blocks import ClosedError
 from trainyard_torch.data.loader import Loader
 from trainyard_torch.data.step_dataset import StepDataset
@@ -290,28 +290,6 @@ def test_small_steps_of_tensors_need_no_thread(columns: int, threads: int) -> No
     with Loader(TensorDataset(torch.zeros(8, columns)), batches, ALONE, num_workers=1) as loader:
         next(loader)
         assert threading.active_count() - before == threads
-
-
-@pytest.mark.parametrize(("workers", "loaded"), [(0, 1), (2, 16)])
-def test_small_steps_are_loaded_together(monkeypatch: pytest.MonkeyPatch, workers: int, loaded: int) -> None:
-    numbers = torch.arange(40)
-    source, batches, calls = TensorDataset(numbers, numbers / 2), Batches(SampleOrder(40, 1), 4, 2), list[Any]()
-    build = BatchBuilder.step
-
-    def counted(*given: Any) -> Any:
-        calls.append(given)
-        return build(*given)
-
-    monkeypatch.setattr(BatchBuilder, "step", counted)
-    with Loader(source, batches, ALONE, num_workers=workers) as loader:
-        first = taken(loader, 3)
-        assert len(calls) == (3 if loaded == 1 else loaded)
-        state = loader.state_dict()
-        rest = taken(loader, 20)
-        loader.load_state_dict(state)
-        assert taken(loader, 20) == rest, "the steps that were loaded ahead do not count"
-    wanted = Loader(source, batches, ALONE, num_workers=0)
-    assert [*first, *rest] == taken(wanted, 23)
 
 
 def test_each_tensor_of_a_batch_is_moved() -> None:

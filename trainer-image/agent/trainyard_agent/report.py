@@ -246,8 +246,8 @@ class _File:
     @property
     def phase(self) -> str | None:
         """The last phase; None where nothing was reported."""
-        phase = self._fields.get("phase")
-        return phase if isinstance(phase, str) else None
+        text = self._fields.get("phase")
+        return text and text.strip('"')
 
     def _open_again(self) -> None:
         """Make new files where the old ones were removed. The descriptors stay: the handler in C knows its own."""

@@ -332,6 +332,8 @@ async def test_adopted_later_attempt_is_reported(api: FakeApi, lab: Lab) -> None
         later = api.cluster.get(PODS, LAB, "job-worker-0-1")
         later["metadata"]["name"] = "job-worker-0-9"
         api.cluster.create(PODS, LAB, later)
+        # Beside a live pod of an earlier attempt it would be forged.
+        api.cluster.delete(PODS, LAB, "job-worker-0-1")
         await until(lambda: "AttemptAdopted" in reasons(api))
         note = next(e["note"] for e in api.cluster.objects(EVENTS, LAB) if e["reason"] == "AttemptAdopted")
     assert note.startswith("workers are at attempt 9, and the stored status has attempt 1")

@@ -24,6 +24,7 @@ from trainyard.kube.resource import PODS
 
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "x:1", "command": ["trainyard-agent", "--", "t"]}]}}
 LEASE_SECONDS = 3
+NOISE_SECONDS = 0.5
 RECOVERIES = 5
 """Of the calm and of the attacked job. The best of them shows the cost, the others the machine."""
 PARSED = ("Accepted", "Malformed", "ForeignRank", "StaleAttempt")
@@ -157,4 +158,5 @@ async def test_attack_of_two_pods_delays_no_other_tenant(api: FakeApi, tmp_path:
         assert len(renewed) >= took / op.elector.timing.renew_deadline
         assert op.elector.leading
         assert {job.status["attempt"] for job in jobs} == {2}
-        assert min(attacked) <= 2 * min(calm), f"{attacked} beside {calm}"
+        # A recovery takes some hundredths of a second here, less than what a busy machine adds. Without limits it takes seconds.
+        assert min(attacked) <= 2 * min(calm) + NOISE_SECONDS, f"{attacked} beside {calm}"
