@@ -134,7 +134,10 @@ JOBS: Final = (
         env({"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
         messages=("InvalidTemplate", "valueFrom"),
     ),
-    Case("a variable of 500 kB", env({"name": "A", "value": "x" * 500_000})),
+    Case("a variable of 200 kB", env({"name": "A", "value": "x" * 200_000})),
+    Case(
+        "a variable of 500 kB", env({"name": "A", "value": "x" * 500_000}), messages=("InvalidSpec", "limit of 256 KiB")
+    ),
     Case("five thousand variables", env(*({"name": f"A{n}", "value": "x"} for n in range(5000)))),
     Case(
         "our variables, all wrong",
@@ -167,7 +170,7 @@ JOBS: Final = (
     Case(
         "a template's annotation of 300 kB",
         template(metadata={"annotations": {"note": "x" * 300_000}}),
-        messages=("InvalidTemplate", "annotations"),
+        messages=("InvalidSpec", "limit of 256 KiB"),
     ),
     Case("a template with our annotation", template(metadata={"annotations": {"trainyard.dev/workers": "many"}})),
     Case("no such priority class", pod(priorityClassName="no-such-class"), messages=("PodsForbidden", "no-such-class")),
@@ -200,6 +203,10 @@ JOBS: Final = (
         refused=("activeDeadlineSeconds",),
     ),
     Case("a grace period beyond time", pod(terminationGracePeriodSeconds=2**62)),
-    Case("a manifest of 1.3 MB", env(*({"name": f"A{n}", "value": "x" * 1000} for n in range(1300)))),
+    Case(
+        "a manifest of 1.3 MB",
+        env(*({"name": f"A{n}", "value": "x" * 1000} for n in range(1300))),
+        messages=("InvalidSpec", "limit of 256 KiB"),
+    ),
     Case("no manifest at all", lambda job: job.update(spec=None), refused=("spec",)),
 )
