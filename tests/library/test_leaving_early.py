@@ -19,7 +19,7 @@ with start(seed=1) as training:
     data = Loader(samples, Batches(SampleOrder(40), 4, 4), training.data_shard, num_workers=0)
     plan = CheckpointPolicy(store=SaveInterval(steps=3), keep=Retention(last=1, best=1, metric="score"))
     loop = Loop(
-        training, model, torch.optim.SGD(model.parameters(), lr=0.1), data, total_steps=12,
+        training, model, torch.optim.SGD(model.parameters(), lr=1e-4), data, total_steps=12,
         checkpoints=Checkpoints(folder, policy=plan, mesh=training.mesh),
         checkpoint_metrics=lambda: {"score": abs(6 - step.number)},
     )

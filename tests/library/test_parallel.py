@@ -219,9 +219,9 @@ def exchanged(technique: str) -> list[list[float]]:
     return found
 
 
-def test_gradients_are_exchanged_after_last_micro_batch(tmp_path: Path) -> None:
-    # FSDP keeps what it has not exchanged to itself; and gloo would add float32 where it is to average.
-    fsdp = [[], [3, 3]]
+def test_ddp_exchanges_gradients_last_and_fsdp_always(tmp_path: Path) -> None:
+    # Gloo would add float32 where it is to average.
+    fsdp = [[1.5, 1.5], [3, 3]]
     assert run(2, tmp_path, both_exchanged) == [[[[1, 1], [3, 3]], fsdp], [[[2, 2], [3, 3]], fsdp]]
 
 
@@ -264,6 +264,31 @@ def quarters(technique: str, copies: int) -> list[list[float]]:
         assert sharding(mesh).size() == submesh(mesh, "gradients").size() == 4
         found = [gradient.full_tensor() for gradient in found]
     return [[float((a - b).abs().max()), float(b.abs().max())] for a, b in zip(found, wanted, strict=True)]
+
+
+def accumulated(words: dict[str, int], *, whole: bool) -> tuple[list[int], list[list[float]]]:
+    """The gradients in the memory of this process after the first of two micro-batches, in numbers, and all of them after the second."""
+    mesh, inputs = Parallelism(**words).mesh(dist.get_world_size(), "cpu"), torch.arange(32.0).reshape(8, 4) / 32
+    torch.manual_seed(0)
+    model = shard(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4)), mesh, blocks=[], whole_gradients=whole)
+    kept = list[int]()
+    for last in (False, True):
+        with gradient_sync(model, last):
+            model(inputs[dist.get_rank() * 2 :][:2] + last).sum().backward()
+        kept = kept or [each.grad.to_local().numel() if each.grad is not None else 0 for each in model.parameters()]
+    return kept, [each.grad.full_tensor().flatten().tolist() for each in model.parameters() if each.grad is not None]
+
+
+def both_ways(words: dict[str, int]) -> list[Any]:
+    return [accumulated(words, whole=whole) for whole in (False, True)]
+
+
+@pytest.mark.parametrize("words", [{}, {"replicate": 2}], ids=["shards", "copies of shards"])
+def test_micro_batches_keep_only_parts_of_gradients(tmp_path: Path, words: dict[str, int]) -> None:
+    for (kept, gradients), (kept_whole, same) in run(4, tmp_path, both_ways, words):
+        assert kept_whole == [0, 0, 0, 0], "they are whole, and no part of a parameter yet"
+        assert kept == ([0, 0, 0, 0] if words else [8, 2, 8, 1])
+        assert gradients == [pytest.approx(each) for each in same]
 
 
 def all_quarters() -> list[list[list[float]]]:

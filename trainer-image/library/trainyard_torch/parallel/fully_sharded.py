@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from trainyard_torch.mesh import sharding, submesh
+from trainyard_torch.parallel.gradients import WHOLE_GRADIENTS
 from trainyard_torch.parallel.sync_initial_parameters import sync_initial_parameters
 from trainyard_torch.parallel.torch_compat import enable_fsdp_on_cpu
 
@@ -29,6 +30,7 @@ def shard(
     reshard_after_forward: bool = True,
     cpu_offload: bool = False,
     mixed_precision: MixedPrecisionPolicy | None = None,
+    whole_gradients: bool = False,
 ) -> M:
     """Return the model with each parameter sharded over the data-parallel processes. Copies in the mesh are averaged (HSDP).
 
@@ -46,6 +48,8 @@ def shard(
         cpu_offload: whether parameters, gradients and optimizer states are in host memory. The process group then needs gloo for the CPU in
             addition to nccl ("cpu:gloo,cuda:nccl"), since the gradient norm is computed there.
         mixed_precision: the types of computation and reduction. None: the parameters' own types. On CPUs, averages are computed in float64.
+        whole_gradients: False: each micro-batch reduce-scatters its gradients, and a process keeps its part. True: a process keeps whole
+            gradients until the last micro-batch, which alone communicates. That needs the memory of all parameters.
 
     Raises:
         ValueError: a block is not part of the model, has no forward, or is sharded already. Or two blocks share a parameter, or
@@ -73,6 +77,8 @@ def shard(
             # gpu-only: parameters in the memory of the host
             offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
         )
+        if whole_gradients:
+            WHOLE_GRADIENTS.add(cast("FSDPModule", module))
     return model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+WHOLE_GRADIENTS: WeakSet[FSDPModule] = WeakSet()
+"""The modules that keep whole gradients until the last micro-batch of a step (`shard(whole_gradients=True)`)."""
+
+
 def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager[None]:  # noqa: FBT001 - the only setting
     """Return a context manager that enables or disables gradient synchronization in the backward passes inside.
 
-    Only the last micro-batch of a step synchronizes. Forward passes belong inside, too. Modules that are wrapped by DDP or FSDP inside
+    DDP synchronizes in the last micro-batch of a step alone. FSDP reduce-scatters in each, so that no process keeps whole gradients, and with
+    copies in the mesh (HSDP) averages these in the last alone. Forward passes belong inside, too. Modules that are wrapped by DDP or FSDP inside
     the model count as well. A plain module never synchronizes. A `Pipeline` synchronizes by itself after the last micro-batch of a step.
 
     Args:
@@ -53,6 +59,8 @@ class GradientSync:
                 if not (isinstance(module, Replicated) and module.passes) and (not enabled or alone(module)):
                     stack.enter_context(module.no_sync())
             for module in self._sharded:
-                module.set_requires_gradient_sync(enabled, recurse=False)
-                stack.callback(module.set_requires_gradient_sync, True, recurse=False)  # noqa: FBT003 - it is positional there
+                whole = module in WHOLE_GRADIENTS
+                require = module.set_requires_gradient_sync if whole else module.set_requires_all_reduce
+                require(enabled, recurse=False)
+                stack.callback(require, True, recurse=False)  # noqa: FBT003 - it is positional there
             yield
