@@ -49,7 +49,7 @@ SUMMARY_ORDER = (
 """Which condition `status.reason` and `status.message` show: the first one that has this status."""
 SUMMARY_LENGTH = 160
 """Characters of `status.message`: the last column of `kubectl get -o wide`. The condition holds the whole message."""
-PLACE = re.compile(r" \(pod \S+(?: on [^)]*)?\)")
+PLACE = re.compile(r" \(pod \S{1,253}(?: on [^)]{0,253})?\)")
 """Pod and node of a worker, whose names may be longer than the summary. The condition and `status.lastFailure` name them."""
 MAX_SUMMARY_LENGTH = 1024
 """The limit of the field. An earlier release has stored that much."""

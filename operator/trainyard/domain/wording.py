@@ -3,7 +3,7 @@
 import re
 
 LONGEST = 512
-EXCEPTION = re.compile(r"\b[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b(:|$)")
+EXCEPTION = re.compile(r"\b[A-Za-z_][\w.]{0,127}(Error|Exception|Interrupt|Exit)\b(:|$)")
 """The last line of a Python traceback."""
 PREFIX = re.compile(r"^(\[(rank)?\d+\]:? ?|traceback +: )")
 """The prefix of torch and torchrun before each line of a rank, and before the cause in torchrun's summary."""

@@ -9,7 +9,7 @@ from trainyard.domain.status.quota_messages import in_words_of_template
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import NETWORK_POLICIES, PODS, Resource
 
-BY_POLICY = re.compile(r'admission webhook "|[a-z.]+ "[^"]*" is forbidden: ')
+BY_POLICY = re.compile(r'admission webhook "|[a-z.]{1,253} "[^"]*" is forbidden: ')
 """The beginning of the API server's message for a rejection by a webhook or an admission policy. They choose any status, and
 can change. Nothing else in the answer tells them from an invalid pod, whose message begins with its kind and quotes its values."""
 

@@ -18,7 +18,7 @@ START_REASONS = frozenset({"StartError", "ContainerCannotRun"})
 """The reasons of a node for a container whose first program could not be started."""
 CREATE_REASONS = frozenset({"CreateContainerError", "RunContainerError"})
 """The reasons for which a container waits that its node fails to create."""
-LAST_WORDS = re.compile(r"(?:exec [^:\n]+|[\w./]+:\d+: exec user process caused(?: \"?)?): [^\n]+")
+LAST_WORDS = re.compile(r"(?:exec [^:\n]{1,255}|[\w./]{1,255}:\d+: exec user process caused(?: \"?)?): [^\n]+")
 """What runc writes into the log where the kernel refuses the program after the container was started: that is the whole log."""
 
 
