@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.api.job_conditions import PLACE
 from trainyard.controller.reconcile.refusals import BY_POLICY
-from trainyard.domain.recovery.start_errors import LAST_WORDS
+from trainyard.domain.recovery.start_errors import LAST_WORDS, START_ERRORS
 from trainyard.domain.wording import EXCEPTION, FRAME, VARYING
 
 CHARACTERS = 4000
@@ -31,6 +31,11 @@ def seconds(pattern: re.Pattern[str], unit: str, characters: int) -> float:
         (EXCEPTION, "Error."),
         (LAST_WORDS, "a/"),
         (LAST_WORDS, "exec a"),
+        *(
+            (error.words, unit)
+            for error in START_ERRORS
+            for unit in ("exec a", 'exec: "a', 'exec: "": stat a', "executable file `a")
+        ),
         (BY_POLICY, "a."),
         (PLACE, " (pod a"),
         (PLACE, " (pod a on "),

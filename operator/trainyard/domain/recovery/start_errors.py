@@ -33,7 +33,7 @@ class StartError:
 
 START_ERRORS = (
     StartError(
-        re.compile(r"chdir to cwd|set working directory|chdir to `|container init: mkdir [^:]+: "),
+        re.compile(r"chdir to cwd|set working directory|chdir to `|container init: mkdir [^:]{1,255}: "),
         "correct workingDir, or let the container's user enter that directory",
     ),
     StartError(
@@ -46,14 +46,14 @@ START_ERRORS = (
     ),
     StartError(
         re.compile(
-            r"exec: \"[^\"]*\": (?:executable file not found|stat [^:]+: no such file|no such file)"
-            r"|executable file `[^`]*` not found|exec [^:\n]+: no such file or directory"
+            r"exec: \"[^\"]{0,255}\": (?:executable file not found|stat [^:]{1,255}: no such file|no such file)"
+            r"|executable file `[^`]{0,255}` not found|exec [^:\n]{1,255}: no such file or directory"
         ),
         "put the program into the image, or correct command and args",
     ),
     StartError(
         re.compile(
-            r"exec: \"[^\"]*\": (?:permission denied|is a directory)|exec [^:\n]+: permission denied"
+            r"exec: \"[^\"]{0,255}\": (?:permission denied|is a directory)|exec [^:\n]{1,255}: permission denied"
             r"|open executable: Permission denied"
         ),
         "make the file executable (chmod +x), or name its interpreter in command",
