@@ -88,7 +88,8 @@ def test_ranks_that_do_nothing_are_reported(folder: Path, operator: FakeOperator
     quiet = "idle_watch.NETWORK = pathlib.Path('/dev/null')"
     run = f"import pathlib, sys; from trainyard_agent import idle_watch, main; {quiet}; sys.exit(main.main())"
     (folder / "script.py").write_text("import threading\ndef all_reduce(): threading.Event().wait()\nall_reduce()")
-    own = {"TRAINYARD_HANG_TIMEOUT_SECONDS": "2", "PYTHONPATH": str(AGENT_SOURCE)}
+    # Longer than a busy machine takes to start the second rank after the first.
+    own = {"TRAINYARD_HANG_TIMEOUT_SECONDS": "6", "PYTHONPATH": str(AGENT_SOURCE)}
     with subprocess.Popen(
         [sys.executable, "-c", run, "--", sys.executable, "script.py"],
         cwd=folder,
