@@ -39,3 +39,18 @@ def test_small_steps_are_loaded_together(monkeypatch: pytest.MonkeyPatch, worker
         assert taken(loader, 20) == rest, "the steps that were loaded ahead do not count"
     wanted = Loader(source, batches, ALONE, num_workers=0)
     assert [*first, *rest] == taken(wanted, 23)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loader_may_close_during_a_load(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    source, batches = TensorDataset(torch.arange(40), torch.arange(40)), Batches(SampleOrder(40, 1), 4, 4)
+    build = BatchBuilder.step
+
+    def closing(*given: Any) -> Any:
+        loader.close()
+        return build(*given)
+
+    wanted = taken(Loader(source, batches, ALONE, num_workers=0), 2)
+    monkeypatch.setattr(BatchBuilder, "step", closing)
+    loader = Loader(source, batches, ALONE, num_workers=workers)
+    assert taken(loader, 2) == wanted

@@ -79,10 +79,9 @@ class Loader:
         self._batches, self._data_shard = batches, data_shard
         self._prefetch, self._num_workers = prefetch, num_workers
         share = -(-batches.batch_size // data_shard.world_size)
-        ahead = num_workers > 0 and prefetch > 0
         quick = self._builder.quick_steps(share)
         self._in_threads = num_workers > 0 and not quick
-        self._at_once = min(MAX_GATHERED_STEPS, quick) if ahead and quick else 1
+        self._at_once = min(MAX_GATHERED_STEPS, quick) if quick and num_workers and prefetch else 1
         self._device = None if device is None else torch.device(device)
         # gpu-only: the current device
         if self._device is not None and self._device.type == "cuda" and self._device.index is None:
@@ -93,7 +92,7 @@ class Loader:
             tensors and all(each.device == self._device for each in tensors)
         )
         self._pool: ThreadPoolExecutor | None = None
-        # The steps from `_batches` on, in order: those that were loaded at once, or those that threads load.
+        # The steps from `_batches` on, in order: loaded in this thread, or by others.
         self._gathered: deque[list[LoadedMicroBatch]] = deque()
         self._coming: deque[Future[list[LoadedMicroBatch]]] = deque()
         self.waited = 0.0
@@ -119,7 +118,9 @@ class Loader:
         if self._moves:
             step = [part._replace(batch=moved(part.batch, self._device)) for part in step]
         # Both together, once nothing can fail any more: otherwise the queue would be a step ahead of the position.
-        (self._coming if self._in_threads else self._gathered).popleft()
+        # `close` in another thread may have emptied it.
+        if waiting := self._coming if self._in_threads else self._gathered:
+            waiting.popleft()
         self._batches = self._batches.after()
         self.waited = time.perf_counter() - begin
         return step
