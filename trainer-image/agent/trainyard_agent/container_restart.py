@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from trainyard_agent.owned_folders import write_own
 from trainyard_agent.progress_files import IN_MEMORY
 from trainyard_agent.ranks import MAX_ATTEMPTS
 
@@ -40,14 +41,8 @@ class ContainerRestart:
     def _write(self, attempt: int) -> str:
         """Write the mark. Returns why that is not possible, or an empty string."""
         try:
-            # What is there is no mark of ours: it was taken at the start. A link is not followed.
-            with suppress(FileNotFoundError):
-                self._mark.unlink()
-            file = os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                os.write(file, str(attempt).encode())
-            finally:
-                os.close(file)
+            # What is there is no mark of ours: it was taken at the start.
+            write_own(self._mark, str(attempt).encode(), 0o600)
         except OSError as error:
             with suppress(OSError):
                 self._mark.unlink()

@@ -58,6 +58,17 @@ def empty(folder: int, name: str, prefix: str) -> None:
     os.rmdir(name, dir_fd=folder)
 
 
+def write_own(file: Path, content: bytes, mode: int) -> None:
+    """Write a new file in place of what is there. A link is not followed. Raises OSError."""
+    with suppress(FileNotFoundError):
+        file.unlink()
+    made = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        os.write(made, content)
+    finally:
+        os.close(made)
+
+
 def _inner(base: Path, above: int, name: str, *, make: bool) -> int:
     """Open a folder in another. One that is made is ours, and open to all."""
     made = False

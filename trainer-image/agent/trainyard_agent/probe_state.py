@@ -5,13 +5,13 @@ The kubelet kills a container whose liveness or startup probe fails. While a wor
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from trainyard_agent.owned_folders import write_own
 from trainyard_agent.progress_files import IN_MEMORY
 
 FOLDERS = (IN_MEMORY, Path("/tmp"))  # noqa: S108 - the file's name is known to the script, and tells nothing secret
@@ -67,13 +67,7 @@ class ProbeState:
         for file in self._files:
             new = file.with_suffix(".new")
             with suppress(OSError):
-                with suppress(FileNotFoundError):
-                    new.unlink()
-                made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-                try:
-                    os.write(made, f"{state} {sys.executable}\n".encode())
-                finally:
-                    os.close(made)
+                write_own(new, f"{state} {sys.executable}\n".encode(), 0o644)
                 new.replace(file)
                 return
         self._log(

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from trainyard_agent.owned_folders import empty, opened
 from trainyard_agent.progress_files import IN_MEMORY
 from trainyard_agent.ranks import Place
+from trainyard_agent.report import peek
 
 FOLDER_VARIABLE = "TRAINYARD_FLIGHT_RECORDER"
 """The variable that names the folder for the files of all jobs: on a volume, if they are to outlast the container."""
@@ -145,7 +146,7 @@ class Recorder:
         )
 
     def _is_whole(self, rank: int, now: float) -> bool:
-        return now - self._seen[rank][1] >= SETTLED_SECONDS or _last_byte(Path(f"{self._files}{rank}")) == END
+        return now - self._seen[rank][1] >= SETTLED_SECONDS or peek(f"{self._files}{rank}", _last_byte) == END
 
     def summary(self) -> str:
         """Return where the files of this attempt are; empty where there are none."""
@@ -197,18 +198,8 @@ class Recorder:
         return None
 
 
-def _last_byte(file: Path) -> bytes:
-    """Return the last byte of a regular file; nothing where it cannot be read."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.pread(descriptor, 1, max(0, os.fstat(descriptor).st_size - 1))
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+def _last_byte(file: int) -> bytes:
+    return os.pread(file, 1, max(0, os.fstat(file).st_size - 1))
 
 
 def _prune(job: int, current: int) -> None:

@@ -13,7 +13,7 @@ import signal
 import time
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Optional
 
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
@@ -129,7 +129,8 @@ def count(name: str, value: int | None) -> int | None:
 
 def read(path: str) -> RankState | None:
     """Return what the file of a rank holds, or None where nothing was reported yet. Raises ValueError for what is malformed."""
-    text = _read_start(path)
+    # One byte more than it may have.
+    text = peek(path, lambda file: os.read(file, MAX_BYTES + 1)).strip()
     if not text:
         return None
     if len(text) > MAX_BYTES:
@@ -177,15 +178,15 @@ def _parse_measured(content: object) -> Mapping[str, float]:
     return known
 
 
-def _read_start(path: str) -> bytes:
-    """Return the start of the file, one byte more than it may have; nothing where it is no regular file."""
+def peek(path: str, look: Callable[[int], bytes]) -> bytes:
+    """Return what `look` reads from the descriptor of a file; nothing where it cannot be read."""
     try:
         # Whatever a program has put there: to look at it must not take long.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.read(file, MAX_BYTES + 1).strip()
+        return look(file)
     except OSError:
         return b""
     finally:
@@ -200,6 +201,8 @@ class _File:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._fields = {"pid": str(os.getpid())}
         """The JSON text of each field. A step changes few of them, and to encode them all would take longer than the rest of a report."""
+        self.phase: str | None = None
+        """The last phase; None where nothing was reported."""
         self._step: int | None = None
         self._step_started_at: float | None = None
         """When the current step started, if nothing else was done since."""
@@ -225,7 +228,7 @@ class _File:
         fields = self._fields
         if step is not None:
             fields["step"] = str(step)
-        fields["phase"] = f'"{phase}"'
+        self.phase, fields["phase"] = phase, f'"{phase}"'
         if total is not None:
             fields["total"] = str(total)
         # A loss that has become NaN is not a number any more: there is none then, and not the one from before.
@@ -243,12 +246,6 @@ class _File:
         # In one write, and always as long: the reader sees the old or the new content.
         os.pwrite(self._file, f"{{{text}}}".encode().ljust(MAX_BYTES), 0)
 
-    @property
-    def phase(self) -> str | None:
-        """The last phase; None where nothing was reported."""
-        text = self._fields.get("phase")
-        return text and text.strip('"')
-
     def _open_again(self) -> None:
         """Make new files where the old ones were removed. The descriptors stay: the handler in C knows its own."""
         for file, path in ((self._stack, self._path + STACK_SUFFIX), (self._file, self._path)):
@@ -259,7 +256,7 @@ class _File:
     def _measure(self, step: int | None, phase: str) -> None:
         """Measure how long steps take, which a process that only reads the file now and then cannot."""
         done = self._step if step is None else step
-        if done == self._step and self._fields.get("phase") == f'"{phase}"':
+        if (done, phase) == (self._step, self.phase):
             return
         now, started = time.monotonic(), self._step_started_at
         if done is not None and self._step is not None and done > self._step and started is not None:
