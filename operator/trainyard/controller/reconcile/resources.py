@@ -116,10 +116,11 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
     if request:
         metadata["annotations"] = {ANNOTATION_DUMP_STACKS: request}
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
-    spec_bytes = len(orjson.dumps(spec))
+    spec_text = orjson.dumps(spec)
+    spec_bytes = len(spec_text)
     too_large = spec_bytes > MAX_SPEC_BYTES
     if too_large:
-        spec = {"managedBy": spec["managedBy"]} if "managedBy" in spec else {}
+        spec_text = orjson.dumps({"managedBy": spec["managedBy"]} if "managedBy" in spec else {})
     record = JobRecord(
         uid=metadata["uid"],
         resource_version=int(metadata["resourceVersion"]),
@@ -127,7 +128,9 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
         name=metadata["name"],
         generation=metadata.get("generation", 0),
         # orjson's bytes keep their buffer of 4 kB: a copy has the size that it needs.
-        text=bytes(memoryview(orjson.dumps({"metadata": metadata, "spec": spec, "status": status}))),
+        text=bytes(
+            memoryview(orjson.dumps({"metadata": metadata, "spec": orjson.Fragment(spec_text), "status": status}))
+        ),
         accelerator_table=accelerator_table,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )

@@ -16,7 +16,8 @@ MAX_PLAUSIBLE_ATTEMPT = 1_000_000_000
 
 def lost_attempt(snapshot: Snapshot) -> Adopt | None:
     """Return the adoption of the newest attempt of a pod, or of all agents, where it is later than the stored one."""
-    snapshot = replace(snapshot, pods=_without_forged(snapshot))
+    if any(pod.attempt > snapshot.job.status.attempt for pod in snapshot.pods):
+        snapshot = replace(snapshot, pods=_without_forged(snapshot))
     attempts = [*(pod.attempt for pod in snapshot.pods), _attempt_of_all_agents(snapshot)]
     newest = max((attempt for attempt in attempts if attempt < MAX_PLAUSIBLE_ATTEMPT), default=0)
     if newest <= snapshot.job.status.attempt:
@@ -38,10 +39,10 @@ def _without_forged(snapshot: Snapshot) -> list[PodView]:
     But the operator replaces a worker only once its earlier pod ends, and numbers workers only up to the group's size.
     """
     stored = snapshot.job.status.attempt
-    live = {(pod.index, pod.attempt) for pod in snapshot.pods if not pod.has_stopped and pod.deletion_time is None}
     oldest: dict[int, int] = {}
-    for index, attempt in live:
-        oldest[index] = min(attempt, oldest.get(index, attempt))
+    for pod in snapshot.pods:
+        if not pod.has_stopped and pod.deletion_time is None:
+            oldest[pod.index] = min(pod.attempt, oldest.get(pod.index, pod.attempt))
     return [
         pod
         for pod in snapshot.pods
