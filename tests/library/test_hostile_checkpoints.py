@@ -122,19 +122,18 @@ def test_code_in_a_checkpoint_does_not_run(
     assert not marker.exists()
 
 
-def test_error_names_what_was_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("attacked", "message"),
+    [
+        (metadata_is_attack, r"\.metadata names posix\.system, which no checkpoint holds"),
+        (value_is_attack, r"extra\.value is an object that only code can restore: .*posix\.system"),
+    ],
+)
+def test_error_names_what_was_refused(tmp_path: Path, attacked: Callable[[Path, Attack], None], message: str) -> None:
     checkpoint = saved(tmp_path)
-    metadata_is_attack(checkpoint, Attack(tmp_path / "owned"))
+    attacked(checkpoint, Attack(tmp_path / "owned"))
     sign(checkpoint)
-    with pytest.raises(CheckpointError, match=r"\.metadata names posix\.system, which no checkpoint holds"):
-        load(tmp_path)
-
-
-def test_value_error_names_entry_and_class(tmp_path: Path) -> None:
-    checkpoint = saved(tmp_path)
-    value_is_attack(checkpoint, Attack(tmp_path / "owned"))
-    sign(checkpoint)
-    with pytest.raises(CheckpointError, match=r"extra\.value is an object that only code can restore: .*posix\.system"):
+    with pytest.raises(CheckpointError, match=message):
         load(tmp_path)
 
 
@@ -244,7 +243,7 @@ def test_usual_values_return_as_they_were(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     plan = torch.optim.lr_scheduler.CosineAnnealingLR(torch.optim.SGD([weight], lr=0.1), 5)
     extra = {
-        "numpy": np.random.get_state(),  # noqa: NPY002
+        "numpy": np.random.get_state(),  # noqa: NPY002 - as above
         "plan": plan.state_dict(),
         "best": np.float64(0.5),
         "size": torch.Size([2]),

@@ -68,7 +68,7 @@ class RunningCoordinator:
         self.port = 0
 
     def place(self, *addresses: str) -> None:
-        """Give the job's pods these addresses; the last one holds for those that are left."""
+        """Give the job's pods these addresses; further pods get the last one."""
         self.addresses = addresses
 
     @property

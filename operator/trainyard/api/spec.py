@@ -251,7 +251,8 @@ class TrainingJobSpec(Model):
         ),
     ] = "auto"
     """Training processes in each worker. auto: the number of accelerators of the main container, or 1 if it has none. TPUs get 1 process
-    for each worker, as JAX and PJRT expect. So do MIG slices: CUDA shows a process only one. The operator warns about accelerators that it cannot count: set the number for these."""
+    for each worker, as JAX and PJRT expect. So do MIG slices: CUDA shows a process only one. The operator warns about accelerators that it
+    cannot count: set the number for these."""
     template: PodTemplate
     """The pod of every worker. The first container is the main one: its exit code is the worker's. It is found by its name, so containers
     that admission adds, wherever they are, neither complete nor fail the job."""

@@ -15,7 +15,7 @@ from trainyard.kube.errors import ApiError
 from trainyard.kube.fair_queue import FairQueue
 from trainyard.kube.resource import EVENTS
 from trainyard.kube.session import Session
-from trainyard.kube.token_bucket import TokenBucket
+from trainyard.kube.token_bucket import TokenBuckets
 
 _LOG = logging.getLogger(__name__)
 _MAX_NOTE_BYTES = 1024
@@ -97,10 +97,14 @@ class EventRecorder:
         self._clock = clock
         self._now = now or session.clock.now
         self._busy = busy
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._of_objects = TokenBuckets(
+            _EVENTS_PER_SECOND_PER_OBJECT, _EVENT_BURST_PER_OBJECT, clock, _MAX_CACHED_ENTRIES
+        )
+        self._of_namespaces = TokenBuckets(
+            _EVENTS_PER_SECOND_PER_NAMESPACE, _EVENT_BURST_PER_NAMESPACE, clock, _MAX_CACHED_ENTRIES
+        )
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._names: OrderedDict[str, str] = OrderedDict()
-        self._namespaces: OrderedDict[str, TokenBucket] = OrderedDict()
         self._drops_logged: OrderedDict[str, float] = OrderedDict()
         self._pending: FairQueue[_PendingEvent] = FairQueue(_MAX_PENDING_EVENTS)
 
@@ -122,9 +126,9 @@ class EventRecorder:
         the old timestamps. A repeat keeps the name of the first event. After a crash it is recognized by its name, so
         its sort key must be the same.
         """
-        if not self._bucket(regarding.uid).take():
+        if not self._of_objects.take(regarding.uid):
             return
-        if not self._bucket_of_namespace(regarding.namespace).take():
+        if not self._of_namespaces.take(regarding.namespace):
             self._log_drop(regarding, reason, "its namespace has too many")
             return
         digest = hashlib.sha256(f"{regarding.uid}/{reason}/{key}".encode()).hexdigest()[:16]
@@ -206,20 +210,6 @@ class EventRecorder:
     def _remember(self, name: str, count: int) -> None:
         self._counts[name] = count
         _make_newest(self._counts, name)
-
-    def _bucket(self, uid: str) -> TokenBucket:
-        bucket = self._buckets.setdefault(
-            uid, TokenBucket(_EVENTS_PER_SECOND_PER_OBJECT, _EVENT_BURST_PER_OBJECT, self._clock)
-        )
-        _make_newest(self._buckets, uid)
-        return bucket
-
-    def _bucket_of_namespace(self, namespace: str) -> TokenBucket:
-        bucket = self._namespaces.setdefault(
-            namespace, TokenBucket(_EVENTS_PER_SECOND_PER_NAMESPACE, _EVENT_BURST_PER_NAMESPACE, self._clock)
-        )
-        _make_newest(self._namespaces, namespace)
-        return bucket
 
     def _log_drop(self, regarding: ObjectReference, why: str, because: str) -> None:
         """Log a dropped event, at most once a minute for each namespace: the log has a budget as well."""

@@ -70,10 +70,16 @@ async def _accept(listening: socket.socket, server: web.Server) -> None:
             continue
         if len(handlers) >= MAX_CONNECTIONS:
             next(iter(handlers)).force_close()
-        handler = server()
-        try:
-            await loop.connect_accepted_socket(lambda handler=handler: handler, connection)  # type: ignore[misc]  # mypy knows no default of a lambda
-        except OSError:
-            connection.close()
-            continue
-        handlers[handler] = address
+        if handler := await _connected(server, connection):
+            handlers[handler] = address
+
+
+async def _connected(server: web.Server, connection: socket.socket) -> web.RequestHandler | None:
+    """Return the handler of a connection; None where the connection is lost already."""
+    handler = server()
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: handler, connection)
+    except OSError:
+        connection.close()
+        return None
+    return handler

@@ -79,7 +79,7 @@ def accelerators(container: Mapping[str, Any], table: AcceleratorTable = ACCELER
 
 
 def visible_accelerators(container: Mapping[str, Any], table: AcceleratorTable = ACCELERATORS) -> int:
-    """Return the accelerators that a process of the container sees at least: of those that take one process for all, one."""
+    """Return the least number of accelerators that a process of the container sees. Of a kind that takes one process for all, it is one."""
     kinds = [(number, _lookup(name, table)) for name, number in _devices(container)]
     counted = sum(number for number, kind in kinds if isinstance(kind, int))
     return counted or int(any(kind == "worker" for _, kind in kinds))
