@@ -96,7 +96,12 @@ def test_nothing_is_recorded_without_nccl(program: Path, tmp_path: Path) -> None
 
 
 def test_recorder_written_by_nccl_timeout_is_reported(program: Path, tmp_path: Path) -> None:
-    script = 'open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + str(R), "w").write("trace")\nsys.exit(R == 3)'
+    script = """
+stem = os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]
+with open(stem + str(R), "w") as file: file.write("trace")
+while R == 3 and not (os.path.exists(stem + "2") and os.path.getsize(stem + "2")): time.sleep(0.01)
+sys.exit(R == 3)
+"""
     with running_agent(program, tmp_path, script, **{FOLDER_VARIABLE: str(tmp_path / "kept")}) as run:
         code, errors = run.wait()
         assert code == 1

@@ -1,6 +1,7 @@
 """The agent's reports to the operator, for which training never waits."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -112,6 +113,34 @@ def test_last_step_is_reported_at_exit(folder: Path, operator: FakeOperator) -> 
             "loss": 0.1,
             "seconds": 0.25,
         }
+
+
+def test_last_step_is_reported_despite_failures(folder: Path, operator: FakeOperator) -> None:
+    ranks = Ranks(r0=7)
+    operator.report_answer = 503, {"reason": "NotLeading", "message": "not the leader"}
+    with reporting(credentials(folder, operator.port), ranks) as made:
+        until(lambda: made._failures == 1, 10, "a report that is refused")
+        ranks.states = {0: RankState(90, "train")}
+        finishing = threading.Thread(target=made.finish)
+        finishing.start()
+        until(lambda: operator.reports[-1]["ranks"]["0"]["step"] == 90, 10, "the last report")
+        before = len(operator.reports)
+        operator.report_answer = 200, {"next": 60}
+        until(lambda: len(operator.reports) > before, 10, "the next try")
+        finishing.join(10)
+        assert (finishing.is_alive(), made._failures, ranks.lines) == (False, 0, [])
+
+
+def test_last_step_is_tried_three_times(folder: Path, operator: FakeOperator) -> None:
+    ranks = Ranks(r0=7)
+    operator.report_answer = 200, {"next": 60}
+    with reporting(credentials(folder, operator.port), ranks) as made:
+        until(lambda: operator.reports, 10, "a report")
+        ranks.states = {0: RankState(90, "train")}
+        operator.report_answer = 503, {"reason": "NotLeading", "message": "not the leader"}
+        made.finish()
+    assert len(operator.reports) == 1 + reporter.LOGGED_FAILURES
+    assert "the last step is not reported" in ranks.lines[0]
 
 
 def test_stacks_are_reported_immediately_and_truncated(folder: Path, operator: FakeOperator) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from trainyard_agent.errors import NoAnswerError
@@ -18,9 +19,13 @@ MAX_RETRY_SECONDS = 60.0
 """Between two tries while the operator is away."""
 ANSWER_SECONDS = 5.0
 LAST_REPORT_SECONDS = 1.0
-"""For the last report, for which the exit of the worker waits."""
+"""For each step of the last report, for which the exit of the worker waits."""
+LAST_RETRY_SECONDS = 0.5
+"""Between two tries of the last report."""
+EXIT_SECONDS = 10.0
+"""The exit of the worker waits no longer than this for the last report."""
 LOGGED_FAILURES = 3
-"""So many failures in a row are worth a line in the log."""
+"""After so many failures in a row the operator counts as away: the log says so, and the exit of the worker does not wait."""
 
 IMPORTS = threading.Lock()
 """For imports in threads. Of two at once, Python 3.9 shows the one a module of which the other has run only a part."""
@@ -73,11 +78,15 @@ class Reporter:
         self._wake.set()
 
     def finish(self) -> None:
-        """Report the last step too, if the operator answered lately: all has gone well."""
+        """Report the last step too, unless the operator is away: all has gone well."""
         self._is_over = self._is_last = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(2 * LAST_REPORT_SECONDS + ANSWER_SECONDS if self._failures == 0 else 0.0)
+            self._thread.join(0.0 if self._is_away else EXIT_SECONDS)
+
+    @property
+    def _is_away(self) -> bool:
+        return self._failures >= LOGGED_FAILURES
 
     def _run(self) -> None:
         try:
@@ -95,8 +104,16 @@ class Reporter:
                 break
             self._wake.clear()
             pause = self._report(operator.report, ANSWER_SECONDS)
-        if self._is_last and self._failures == 0:
-            self._report(operator.report, LAST_REPORT_SECONDS)
+        if self._is_last and not self._is_away:
+            self._report_last(operator.report)
+
+    def _report_last(self, send: Callable[[Mapping[str, object], float], float]) -> None:
+        """Try again after a failure: a process that has just become the leader accepts the report a moment later."""
+        self._failures = 0
+        self._report(send, LAST_REPORT_SECONDS)
+        while 0 < self._failures < LOGGED_FAILURES:
+            time.sleep(LAST_RETRY_SECONDS)
+            self._report(send, LAST_REPORT_SECONDS)
 
     def _report(self, send: Callable[[Mapping[str, object], float], float], seconds: float) -> float:
         """Send one report, if there is news. Returns the seconds until the next."""
@@ -121,9 +138,10 @@ class Reporter:
         except NoAnswerError as error:
             self._failures += 1
             if self._failures == LOGGED_FAILURES:
-                self._log(f"cannot report progress to the operator for now; training continues: {error}")
+                why = "the last step is not reported" if self._is_last else "training continues"
+                self._log(f"cannot report progress to the operator for now; {why}: {error}")
             return max(error.after, min(MAX_RETRY_SECONDS, 2.0**self._failures))
-        if self._failures >= LOGGED_FAILURES:
+        if self._is_away:
             self._log("reporting progress to the operator again")
         self._failures, self._reported = 0, request
         return pause
