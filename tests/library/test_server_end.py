@@ -16,7 +16,7 @@ from torch import nn
 from tests.library.support.processes import RankError, run
 from tests.library.support.programs import started
 from trainyard_agent import report
-from trainyard_agent.stopping import LAYOUT, STOP_SUFFIX, Slot
+from trainyard_agent.stopping import LAYOUT, STOP_SUFFIX, Slot, hold_all
 from trainyard_torch.server import Roles
 from trainyard_torch.server.session import ServerError, join_parameter_server
 
@@ -69,7 +69,7 @@ def agree(folder: Path, stop_steps: list[int]) -> None:
         time.sleep(0.05)
     time.sleep(0.3)
     slots = [Slot(str(file)) for file in files]
-    stop_steps.append(1 + max(slot.ask() for slot in slots))
+    stop_steps.append(1 + hold_all(slots))
     for slot in slots:
         slot.set_stop_step(stop_steps[0])
         slot.close()

@@ -11,7 +11,8 @@ from trainyard_agent.hang import (
     Usual,
     Watch,
 )
-from trainyard_agent.report import MIN_STEPS, RankState
+from trainyard_agent.report import RankState
+from trainyard_agent.report_file import MIN_STEPS
 
 LAST = RankState(9, "train")
 

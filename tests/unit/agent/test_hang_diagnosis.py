@@ -15,7 +15,7 @@ from tests.unit.agent.agent_process import displayed
 from tests.unit.agent.fake_operator import FakeOperator, credentials, serve_operator
 from tests.unit.agent.worker_environment import AGENT_SOURCE, WORKER_VARIABLES
 from trainyard_agent import processes
-from trainyard_agent.report import STACKS
+from trainyard_agent.report_file import STACKS
 
 HANGS = """
 import os, time

@@ -1,24 +1,24 @@
 """Progress that a training program reports, and which values are accepted."""
 
+import mmap
 import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from trainyard_agent import progress, report
+from trainyard_agent import progress, report, report_file
 from trainyard_agent.report import (
     DIR_VARIABLE,
     FILE_VARIABLE,
-    MAX_BYTES,
     MEASURED,
     RANK_VARIABLES,
-    STACK_SUFFIX,
-    STACKS,
     RankState,
     read,
 )
+from trainyard_agent.report_file import MAX_BYTES, STACK_SUFFIX, STACKS
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_loss_and_total_are_reported(file: str) -> None:
 
 def test_step_time_and_first_step_are_measured(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(report, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(report_file, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def measured(seconds: float, **reported: Any) -> tuple[int | None, float | None]:
         now[0] += seconds
@@ -146,6 +146,75 @@ def test_removed_file_is_written_again(file: str) -> None:
     os.kill(os.getpid(), STACKS)
     assert "most recent call first" in Path(file + STACK_SUFFIX).read_text()
     assert len([*Path("/proc/self/fd").iterdir()]) == open_files
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text is due but the first."""
+    monkeypatch.setattr(report_file, "time", SimpleNamespace(monotonic=lambda: 100.0))
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_latest_numbers_are_newer_than_the_text(file: str) -> None:
+    progress(1, total=90, loss=0.5, compute_seconds=0.25)
+    text = Path(file).read_bytes()[:MAX_BYTES]
+    expected = reported_here(2, "train", 90, 0.5)._replace(first=1)
+    for reported, state in (
+        ({"step": 2}, expected),
+        ({"step": 3, "loss": 0.25, "total": 90}, expected._replace(step=3, loss=0.25)),
+        ({"step": 4, "compute_seconds": 0.125}, expected._replace(step=4, loss=0.25, compute_seconds=0.125)),
+        ({"step": 9, "loss": float("nan")}, expected._replace(step=9, loss=None)),
+        ({"step": 2**53, "loss": -1e308}, expected._replace(step=2**53, loss=-1e308)),
+    ):
+        progress(**reported)
+        assert read(file) == state
+        assert Path(file).read_bytes()[:MAX_BYTES] == text
+
+
+@pytest.mark.usefixtures("stopped_clock")
+@pytest.mark.parametrize(
+    ("reported", "state"),
+    [
+        ({"phase": "checkpoint"}, (5, "checkpoint", None, 0.5)),
+        ({"step": 5}, (5, "train", None, 0.5)),
+        ({"step": 3, "loss": 0.25}, (3, "train", None, 0.25)),
+        ({"step": 6, "total": 7}, (6, "train", 7, 0.5)),
+    ],
+)
+def test_text_follows_latest_numbers(file: str, reported: dict[str, Any], state: tuple[Any, ...]) -> None:
+    progress(1, loss=0.5)
+    progress(5)
+    progress(**reported)
+    assert reported_state(file) == reported_here(*state)
+    progress(state[0] + 1, loss=2)
+    assert reported_state(file) == reported_here(state[0] + 1, "train", state[2], 2.0)
+
+
+@pytest.mark.usefixtures("stopped_clock")
+@pytest.mark.parametrize("content", [b"", b"7", b" " * MAX_BYTES])
+def test_truncated_file_is_written_again(file: str, content: bytes) -> None:
+    progress(1)
+    Path(file).write_bytes(content)
+    progress(2)
+    assert reported_state(file) == reported_here(2, "train")
+
+
+@pytest.mark.parametrize(
+    "latest", [(2**53 + 1, 0.0, 0.0), (-1, 0.0, 0.0), (0, 0.0, 0.0), (1, 9.0, 9.0), (-(2**63), 0.0, 0.0)]
+)
+def test_invalid_latest_numbers_are_ignored(file: str, latest: tuple[int, float, float]) -> None:
+    progress(1, loss=0.5)
+    Path(file).write_bytes(Path(file).read_bytes()[:MAX_BYTES] + report_file.LATEST.pack(*latest))
+    assert reported_state(file) == reported_here(1, "train", None, 0.5)
+
+
+@pytest.mark.usefixtures("stopped_clock")
+def test_file_that_cannot_be_mapped_has_texts(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "mmap", Mock(side_effect=OSError))
+    progress(1)
+    progress(2, loss=0.5)
+    assert reported_state(file) == reported_here(2, "train", None, 0.5)
+    assert b'"step": 2' in Path(file).read_bytes()
 
 
 @pytest.mark.parametrize("own", [0.0, -0.5, float("nan"), float("inf"), -float("inf")])

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.polling import until
 from trainyard_agent import must_stop, stopping
 from trainyard_agent.report import FILE_VARIABLE
-from trainyard_agent.stopping import STOP_SUFFIX, Slot
+from trainyard_agent.stopping import STOP_SUFFIX, UNKNOWN, Slot, hold_all
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_training_continues_without_a_request(path: str) -> None:
     assert [must_stop(step) for step in range(3)] == [False, False, False]
-    assert Slot(path).ask() == 2
+    assert hold_all([Slot(path)]) == 2
 
 
 def test_no_step_is_last_without_agent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +44,7 @@ def test_invalid_step_raises(path: str, step: object, error: type[Exception]) ->
 def test_last_step_can_be_ahead(path: str) -> None:
     must_stop(0)
     agent = Slot(path)
-    assert agent.ask() == 0
+    assert hold_all([agent]) == 0
     agent.set_stop_step(2)
     assert [must_stop(step) for step in (1, 2, 3)] == [False, True, True]
 
@@ -59,11 +60,11 @@ def polling_rank(step: int) -> tuple[threading.Thread, list[bool]]:
 def test_rank_waits_for_the_agreed_step(path: str) -> None:
     must_stop(4)
     agent = Slot(path)
-    agent.ask()
+    hold_all([agent])
     rank, answers = polling_rank(5)
     time.sleep(0.1)
     assert not answers
-    assert agent.ask() == 4, "it has not passed the step that it waits at"
+    assert hold_all([agent]) == 4, "it has not passed the step that it waits at"
     agent.set_stop_step(5)
     rank.join(30)
     assert answers == [True]
@@ -72,23 +73,23 @@ def test_rank_waits_for_the_agreed_step(path: str) -> None:
 def test_rank_continues_without_agreement(path: str) -> None:
     must_stop(4)
     agent = Slot(path)
-    agent.ask()
+    hold_all([agent])
     rank, answers = polling_rank(5)
     agent.release()
     rank.join(30)
     assert answers == [False]
-    assert agent.ask() == 5
+    assert hold_all([agent]) == 5
 
 
 def test_rank_without_answer_waits_only_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     must_stop(0)
     agent = Slot(path)
-    agent.ask()
+    hold_all([agent])
     monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 0.05)
     assert not must_stop(1)
     monkeypatch.setattr(stopping, "PATIENCE_SECONDS", 3600.0)
     assert not must_stop(2)
-    assert agent.ask() == 2
+    assert hold_all([agent]) == 2
     agent.set_stop_step(3)
     assert must_stop(3)
 
@@ -99,14 +100,14 @@ def test_truncated_file_raises(path: str, content: bytes) -> None:
     Path(path).write_bytes(content)
     assert not must_stop(1)
     with pytest.raises(OSError, match="cut off"):
-        Slot(path).ask()
+        hold_all([Slot(path)])
 
 
 def test_locked_slot_does_not_block_the_agent(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     must_stop(0)
     monkeypatch.setattr(stopping, "LOCK_SECONDS", 0.05)
     with Slot(path)._locked(), pytest.raises(BlockingIOError):
-        Slot(path).ask()
+        hold_all([Slot(path)])
 
 
 def _rank(path: str, go: Event, last: "multiprocessing.Queue[int]") -> None:
@@ -131,7 +132,28 @@ def test_independent_ranks_stop_after_the_same_step(tmp_path: Path) -> None:
     while not all(Path(path + STOP_SUFFIX).exists() for path in paths) and time.monotonic() < end:
         time.sleep(0.01)
     slots = [Slot(path + STOP_SUFFIX) for path in paths]
-    step = max(slot.ask() for slot in slots) + 1
+    step = hold_all(slots) + 1
     for slot in slots:
         slot.set_stop_step(step)
     assert {last.get(timeout=60) for _ in ranks} == {step}
+
+
+def test_held_rank_passes_no_further_step(tmp_path: Path) -> None:
+    """A rank that makes steps all the time is held and released again and again, at any moment of a step."""
+    context = multiprocessing.get_context("spawn")
+    go, last = context.Event(), context.Queue()
+    path = str(tmp_path / "0")
+    rank = context.Process(target=_rank, args=(path, go, last), daemon=True)
+    rank.start()
+    go.set()
+    until(Path(path + STOP_SUFFIX).exists, 30, "the rank's first step")
+    slot, held = Slot(path + STOP_SUFFIX), [UNKNOWN]
+    for _ in range(40):
+        held.append(hold_all([slot]))
+        time.sleep(0.01)
+        assert slot.passed == held[-1] >= held[-2]
+        slot.release()
+        time.sleep(0.007)
+    slot.set_stop_step(at := hold_all([slot]) + 1)
+    assert last.get(timeout=60) == at
+    assert slot.obeyed

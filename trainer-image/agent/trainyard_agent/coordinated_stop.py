@@ -10,7 +10,7 @@ from pathlib import Path
 from trainyard_agent.orders import OperatorView
 from trainyard_agent.protocol import Order, StopProgress
 from trainyard_agent.ranks import Place
-from trainyard_agent.stopping import PATIENCE_SECONDS, SAVED, STOP_SUFFIX, Slot
+from trainyard_agent.stopping import PATIENCE_SECONDS, SAVED, STOP_SUFFIX, Slot, hold_all
 
 AGREE_SECONDS = 5.0
 """How long the operator gets to name a step before ranks that are asked to exit get the signal."""
@@ -122,7 +122,7 @@ class CoordinatedStop:
                         slot.release()
             elif not progress.asked:
                 self._held_since = self._clock()
-                self._set(progress._replace(asked=True, passed=max(slot.ask() for slot in slots)))
+                self._set(progress._replace(asked=True, passed=hold_all(slots)))
             elif progress.passed is not None and order.stop_at is not None and order.stop_at != progress.at:
                 for slot in slots:
                     slot.set_stop_step(order.stop_at)

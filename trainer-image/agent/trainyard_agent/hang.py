@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from statistics import median
 from typing import NamedTuple, Optional
 
-from trainyard_agent.report import MIN_STEPS, RankState
+from trainyard_agent.report import RankState
+from trainyard_agent.report_file import MIN_STEPS
 
 MIN_LIMIT_SECONDS = 30.0
 """Without a step, which are never too long."""

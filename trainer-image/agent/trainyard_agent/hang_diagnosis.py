@@ -17,7 +17,7 @@ from trainyard_agent.progress_files import Progress
 from trainyard_agent.rank_records import RankRecords
 from trainyard_agent.ranks import Place
 from trainyard_agent.recorder import Recorder
-from trainyard_agent.report import STACKS
+from trainyard_agent.report_file import STACKS
 from trainyard_agent.reporter import Reporter
 from trainyard_agent.termination_message import write
 

@@ -15,7 +15,8 @@ import trainyard_stacks
 from trainyard_agent import processes
 from trainyard_agent.exit_cause import KEPT
 from trainyard_agent.hang import MIN_LIMIT_SECONDS, Hang, Usual, Watch
-from trainyard_agent.report import DIR_VARIABLE, FILE_VARIABLE, STACK_SUFFIX, RankState, read
+from trainyard_agent.report import DIR_VARIABLE, FILE_VARIABLE, RankState, read
+from trainyard_agent.report_file import STACK_SUFFIX
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, with a folder of our own in it
 HANG_DETECTION_OFF = 0.0

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import functools
 import json
 import math
 import operator
 import os
-import signal
-import time
-from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Optional
+
+from trainyard_agent.report_file import LATEST, MAX_BYTES, ReportFile
 
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
 """The variable that names a rank's own file. Programs in other languages write a step, or such JSON, into it themselves."""
@@ -22,16 +19,8 @@ DIR_VARIABLE = "TRAINYARD_PROGRESS_DIR"
 """The variable that names the folder of all files of a worker, below a launcher, which gives each process its rank itself."""
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 """The variables by which launchers do."""
-STACK_SUFFIX = ".stack"
-"""Of the file beside a rank's own into which it writes its stacks."""
-STACKS = getattr(signal, "SIGRTMAX", 64) - 2
-"""The signal at which a program that reports progress writes the stacks of all its threads, and goes on."""
 MAX_STEP = 2**53
 """The highest number of a step: the operator accepts no higher one, since JSON is read with floats in many places."""
-MAX_BYTES = 1024
-"""Of a progress file."""
-MIN_STEPS, REMEMBERED_STEPS = 3, 31
-"""After so many steps the usual time of one is known; so many are remembered."""
 PHASES = ("start", "compile", "train", "evaluate", "checkpoint")
 MEASURED = (
     "samples_per_second",
@@ -130,12 +119,26 @@ def count(name: str, value: int | None) -> int | None:
 def read(path: str) -> RankState | None:
     """Return what the file of a rank holds, or None where nothing was reported yet. Raises ValueError for what is malformed."""
     # One byte more than it may have.
-    text = peek(path, lambda file: os.read(file, MAX_BYTES + 1)).strip()
+    content = peek(path, lambda file: os.read(file, MAX_BYTES + LATEST.size + 1))
+    has_latest = len(content) == MAX_BYTES + LATEST.size
+    text = (content[:MAX_BYTES] if has_latest else content).strip()
     if not text:
         return None
     if len(text) > MAX_BYTES:
         raise ValueError(f"longer than {MAX_BYTES} bytes")
-    return _parse(text)
+    state = _parse(text)
+    return _with_latest(state, *LATEST.unpack_from(content, MAX_BYTES)) if has_latest else state
+
+
+def _with_latest(state: RankState, step: int, loss: float, compute_seconds: float) -> RankState:
+    """Return the state of the latest step, which may be newer than the text."""
+    if state.step is None or not state.step < step <= MAX_STEP:
+        return state
+    return state._replace(
+        step=step,
+        loss=loss if math.isfinite(loss) else None,
+        compute_seconds=compute_seconds if 0 < compute_seconds < math.inf else None,
+    )
 
 
 def _parse(text: bytes) -> RankState:
@@ -193,95 +196,4 @@ def peek(path: str, look: Callable[[int], bytes]) -> bytes:
         os.close(file)
 
 
-class _File:
-    """The progress file of this process."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._fields = {"pid": str(os.getpid())}
-        """The JSON text of each field. A step changes few of them, and to encode them all would take longer than the rest of a report."""
-        self.phase: str | None = None
-        """The last phase; None where nothing was reported."""
-        self._step: int | None = None
-        self._step_started_at: float | None = None
-        """When the current step started, if nothing else was done since."""
-        self._step_seconds: deque[float] = deque()
-        self._sorted_seconds: list[float] = []
-        self._stack = os.open(path + STACK_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        # Written by a handler in C, wherever the program is stuck.
-        with contextlib.suppress(AttributeError, OSError, RuntimeError, ValueError):
-            faulthandler.register(STACKS, file=self._stack, all_threads=True)
-
-    def write(
-        self,
-        step: int | None,
-        phase: str,
-        total: int | None,
-        loss: float | None,
-        compute_seconds: float | None,
-        measured: Mapping[str, float] | None,
-    ) -> None:
-        self._measure(step, phase)
-        if not os.fstat(self._file).st_nlink:
-            self._open_again()
-        fields = self._fields
-        if step is not None:
-            fields["step"] = str(step)
-        self.phase, fields["phase"] = phase, f'"{phase}"'
-        if total is not None:
-            fields["total"] = str(total)
-        # A loss that has become NaN is not a number any more: there is none then, and not the one from before.
-        if loss is not None:
-            _set(fields, "loss", loss if math.isfinite(loss) else None)
-        # Of this step only.
-        known = compute_seconds is not None and 0 < compute_seconds < math.inf
-        _set(fields, "computeSeconds", compute_seconds if known else None)
-        if measured is not None:
-            numbers = {name: float(number) for name, number in measured.items()}
-            fields["measured"] = json.dumps(
-                {name: number for name, number in numbers.items() if 0 <= number < math.inf}
-            )
-        text = ", ".join([f'"{name}": {value}' for name, value in fields.items()])
-        # In one write, and always as long: the reader sees the old or the new content.
-        os.pwrite(self._file, f"{{{text}}}".encode().ljust(MAX_BYTES), 0)
-
-    def _open_again(self) -> None:
-        """Make new files where the old ones were removed. The descriptors stay: the handler in C knows its own."""
-        for file, path in ((self._stack, self._path + STACK_SUFFIX), (self._file, self._path)):
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.dup2(made, file, inheritable=False)
-            os.close(made)
-
-    def _measure(self, step: int | None, phase: str) -> None:
-        """Measure how long steps take, which a process that only reads the file now and then cannot."""
-        done = self._step if step is None else step
-        if (done, phase) == (self._step, self.phase):
-            return
-        now, started = time.monotonic(), self._step_started_at
-        if done is not None and self._step is not None and done > self._step and started is not None:
-            self._remember((now - started) / (done - self._step))
-        if done is not None:
-            self._fields.setdefault("first", str(done))
-        self._step, self._step_started_at = done, now if phase == "train" else None
-
-    def _remember(self, seconds: float) -> None:
-        """Add the time of a step, and keep the median of the last ones."""
-        remembered, ordered = self._step_seconds, self._sorted_seconds
-        remembered.append(seconds)
-        insort(ordered, seconds)
-        if len(remembered) > REMEMBERED_STEPS:
-            del ordered[bisect_left(ordered, remembered.popleft())]
-        if len(remembered) >= MIN_STEPS:
-            self._fields["seconds"] = repr(round(ordered[len(ordered) // 2], 6))
-
-
-def _set(fields: dict[str, str], name: str, number: float | None) -> None:
-    """Set the JSON text of a finite number, or remove it."""
-    if number is None:
-        fields.pop(name, None)
-    else:
-        fields[name] = repr(number)
-
-
-_opened = functools.cache(_File)
+_opened = functools.cache(ReportFile)

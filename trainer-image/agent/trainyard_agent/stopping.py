@@ -1,17 +1,19 @@
 """Stop all ranks after the same step, so that each can write its part of a checkpoint: what a rank and its agent share.
 
-The two share a file in memory, read and written under its lock. So a rank has either seen the request, or is known to
-be beyond its step.
+The two share a file in memory. A rank maps it: to write its step and read the request costs no system call. Each number has one
+writer. A rank writes its step before it reads, and the agent reads some time after it has written. So a rank has either
+seen the request, or is known to be beyond its step. From the request on, both read and write under the file's lock.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import mmap
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from trainyard_agent.report import count, own_file
@@ -26,8 +28,14 @@ PATIENCE_SECONDS = 20.0
 LOOK_SECONDS = 0.005
 LOCK_SECONDS = 1.0
 """How long the agent tries to lock the file: a rank that was stopped holds its lock for ever."""
-LAYOUT = struct.Struct("<qqq")
+VISIBLE_SECONDS = 0.01
+"""Between the request and the look at a rank's step. A processor shows others what it has written after microseconds."""
+LAYOUT = struct.Struct("=qqq")
 """The last step that the rank was let pass or exited after, whether it has to wait for the agreed step, and that step."""
+PASSED, ASKED = 0, 1
+"""The places of the first two."""
+REQUEST, REQUEST_OFFSET = struct.Struct("=qq"), 8
+"""The last two, which the agent writes."""
 
 
 def must_stop(step: int) -> bool:
@@ -51,11 +59,13 @@ class Slot:
     """The file that one rank shares with its agent. Raises OSError where it cannot be opened."""
 
     def __init__(self, path: str, *, make: bool = False) -> None:
+        """`make`: for the rank, which makes the file and maps it."""
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0), 0o600)
         self._waits = True
         if make:
             with self._locked():
-                self._write(UNKNOWN, 0, UNKNOWN)
+                os.pwrite(self._file, LAYOUT.pack(UNKNOWN, 0, UNKNOWN), 0)
+            self._numbers = memoryview(mmap.mmap(self._file, LAYOUT.size)).cast("q")
 
     def close(self) -> None:
         """Close the file."""
@@ -63,38 +73,45 @@ class Slot:
 
     def ends_after(self, step: int) -> bool:
         """Return whether this step is the rank's last, for the rank. Waits while the workers agree."""
-        answer = self._decide(step)
-        if answer is None:
-            end = time.monotonic() + PATIENCE_SECONDS
-            while answer is None:
-                time.sleep(LOOK_SECONDS)
-                # Once only: where the step does not come, this rank would be late at every step.
-                self._waits = time.monotonic() < end
-                answer = self._decide(step)
+        if os.fstat(self._file).st_size < LAYOUT.size:
+            # To read a mapped file beyond its end would kill the process.
+            raise OSError("the file is cut off")
+        numbers = self._numbers
+        before = numbers[PASSED]
+        # In this order: see the top of this file.
+        numbers[PASSED] = step
+        return bool(numbers[ASKED]) and self._agree(before, step)
+
+    def _agree(self, before: int, step: int) -> bool:
+        """Return whether this step is the last, once that is known. `before`: the step that the rank has passed until then."""
+        answer = self._decide(before, step)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while answer is None:
+            time.sleep(LOOK_SECONDS)
+            # Once only: where the step does not come, this rank would be late at every step.
+            self._waits = time.monotonic() < end
+            answer = self._decide(before, step)
         return answer
 
-    def _decide(self, step: int) -> bool | None:
-        """Return whether this step is the rank's last, and record that it has passed it; None while it has to wait.
-
-        Not by `_locked`: a rank does this in each step, and a generator takes longer than all else here.
-        """
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
+    def _decide(self, before: int, step: int) -> bool | None:
+        """Return whether this step is the rank's last, and record whether it has passed it; None while it has to wait."""
+        with self._locked():
             _, asked, at = self._read()
             known = at != UNKNOWN
-            if asked and not known and self._waits:
-                return None
-            self._write(step, asked, at)
-            return known and step >= at
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            waits = bool(asked) and not known and self._waits
+            self._numbers[PASSED] = before if waits else step
+        return None if waits else known and step >= at
 
-    def ask(self) -> int:
-        """Make the rank wait, for the agent. Returns the last step that it has passed, -1 for none: it goes no further from now on."""
+    def hold(self) -> None:
+        """Make the rank wait after its current step, for the agent."""
         with self._locked(LOCK_SECONDS):
-            passed, _, at = self._read()
-            self._write(passed, 1, at)
-        return passed
+            self._request(1, self._read()[2])
+
+    @property
+    def passed(self) -> int:
+        """The last step that the rank has passed, -1 for none."""
+        with self._locked(LOCK_SECONDS):
+            return self._read()[PASSED]
 
     def set_stop_step(self, at: int) -> None:
         """Let the rank exit after this step. Raises OSError if the rank waited too long and has passed the step."""
@@ -102,7 +119,7 @@ class Slot:
             passed, asked, _ = self._read()
             if passed >= at:
                 raise OSError("the rank has passed that step")
-            self._write(passed, asked, at)
+            self._request(asked, at)
 
     @property
     def obeyed(self) -> bool:
@@ -114,7 +131,7 @@ class Slot:
     def release(self) -> None:
         """Let the rank go on: the workers do not stop."""
         with self._locked(LOCK_SECONDS):
-            self._write(self._read()[0], 0, UNKNOWN)
+            self._request(0, UNKNOWN)
 
     def _read(self) -> tuple[int, int, int]:
         data = os.pread(self._file, LAYOUT.size, 0)
@@ -123,8 +140,8 @@ class Slot:
         passed, asked, at = LAYOUT.unpack(data)
         return passed, asked, at
 
-    def _write(self, passed: int, asked: int, at: int) -> None:
-        os.pwrite(self._file, LAYOUT.pack(passed, asked, at), 0)
+    def _request(self, asked: int, at: int) -> None:
+        os.pwrite(self._file, REQUEST.pack(asked, at), REQUEST_OFFSET)
 
     @contextmanager
     def _locked(self, seconds: float | None = None) -> Iterator[None]:
@@ -143,6 +160,14 @@ class Slot:
             yield
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def hold_all(slots: Collection[Slot]) -> int:
+    """Make ranks wait, for the agent. Returns the furthest step that one has passed, -1 for none: none goes further from now on."""
+    for slot in slots:
+        slot.hold()
+    time.sleep(VISIBLE_SECONDS)
+    return max(slot.passed for slot in slots)
 
 
 @functools.cache
