@@ -24,3 +24,9 @@ def test_worker_without_connected_agent_gets_a_pod(connected: tuple[int, ...], p
         if uid in {"pod-1-1", *(f"pod-{i}-1" for i in connected)}
     }
     assert phrase in plan(replace(failed, agents=agents).snapshot, NOW).events[0].note
+
+
+def test_worker_on_unreachable_node_counts_as_disconnected() -> None:
+    """No agent is connected, so that none is given up as lost."""
+    scene = RUNS.disconnected(0).disconnected(1).failed(1).with_unreachable_node(2)
+    assert "because the agent of worker 2 is not connected" in plan(scene.snapshot, NOW).events[0].note

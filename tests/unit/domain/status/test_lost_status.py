@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs import Scene, job
-from tests.unit.domain.recovering import RUNS, act, after
+from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
@@ -67,6 +67,22 @@ def test_replacement_of_the_adopted_attempt_stays() -> None:
         4,
         Group(created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=4)]),
     )
+
+
+@pytest.mark.parametrize("ending", [RUNS.deleted(1), RUNS.failed(1)], ids=["terminating", "exited"])
+def test_replacement_beside_its_ending_pod_is_adopted(ending: Scene) -> None:
+    lost = replace(job(3), pods=(*ending.pods, job(3).running(4).pods[1]), has_service=True)
+    assert made_in(after(lost)) == [1, 4, 1]
+
+
+def test_pods_of_one_attempt_have_no_rendezvous() -> None:
+    lost = replace(job(3), pods=job(3).running(4).pods, has_service=True)
+    adopted = after(lost).status
+    assert (adopted.attempt, adopted.internal.group, adopted.internal.rendezvous) == (4, None, None)
+
+
+def test_agent_at_later_attempt_gets_new_pod() -> None:
+    assert made_in(after(at(RUNS, 1, 7, 1).reported_failed(0))) == [1, 2, 1]
 
 
 @pytest.mark.parametrize(("attempt", "adopted"), [(999_999_999, 999_999_999), (1_000_000_000, 1)])
