@@ -83,6 +83,11 @@ def test_command_with_own_ranks_fails_at_once() -> None:
     assert failed.message.endswith("set processesPerReplica: 1")
 
 
+def test_lost_peer_hides_a_certain_cause() -> None:
+    lost = {**BUG, "cause": "startsOwnRanks", "peer_lost": True}
+    assert run(ONE, lost).status.attempt == 2
+
+
 def test_module_on_one_node_gets_more_attempts() -> None:
     assert run(ONE, *[MODULE] * 9, nodes="a").status.attempt == 5
     assert run(ONE, *[BUG] * 9, nodes="a").status.attempt == 3
@@ -166,4 +171,6 @@ def test_failures_in_one_pod_prove_nothing() -> None:
     cause = Cause(Reason.WORKER_FAILED, 0, failed, NOW)
     row = RepeatedFailure(exception="TypeError", location="train.py:3", failures=9, pods=["a"], nodes=["x"])
     assert proof(row, cause) == ""
+    unknown = replace(cause, pod=replace(failed, exit=Exit(NOW, 1, "Error", "")))
+    assert proof(row.evolve(pods=["a", "b"]), unknown) == ""
     assert "9 attempts in 2 pods" in proof(row.evolve(pods=["a", "b"]), cause)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.elastic_jobs import change_pod, joining_ready
 from tests.support.jobs import NOW, Scene, because, summarize
 from tests.support.reconciles import act, decided, names, running
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Joining, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
@@ -59,13 +60,23 @@ def test_waits_for_unprepared_workers() -> None:
 
 @pytest.mark.parametrize(
     ("pod", "agent"),
-    [({"disruption": PodIssue("Evicted", "disk")}, {}), ({}, {"left_at": NOW})],
-    ids=["disrupted", "disconnected"],
+    [
+        ({"disruption": PodIssue("Evicted", "disk")}, {}),
+        ({}, {"left_at": NOW}),
+        ({}, {"state": AgentState.RUNNING}),
+    ],
+    ids=["disrupted", "disconnected", "running"],
 )
-def test_waits_for_joining_workers_that_leave(pod: dict[str, Any], agent: dict[str, Any]) -> None:
+def test_waits_for_joining_workers_that_cannot_join(pod: dict[str, Any], agent: dict[str, Any]) -> None:
     scene = joining_ready(joining_ready(growing(), 2), 3)
     view = replace((scene.agents or {})["pod-3-1"], **agent)
     assert decided(change_pod(scene, 3, view, **pod)).status.attempt == 1
+
+
+def test_waits_for_the_first_report_of_joining_workers() -> None:
+    scene = joining_ready(joining_ready(growing(), 2), 3)
+    agents = {uid: agent for uid, agent in (scene.agents or {}).items() if uid != "pod-3-1"}
+    assert decided(replace(scene, agents=agents)).status.attempt == 1
 
 
 def test_scale_up_events() -> None:

@@ -90,19 +90,28 @@ def test_implausible_attempts_are_not_adopted(attempt: int, adopted: int) -> Non
     assert act(at(RUNS, attempt, attempt, attempt)).status.attempt == adopted
 
 
+def test_pods_of_stored_attempts_are_not_forged() -> None:
+    """Worker 1 has an earlier pod that is yet to be deleted."""
+    ending = RUNS.failed(2).with_status(attempt=3)
+    pods = (*ending.pods, job(3).running(3).pods[1], job(3).running(4).pods[2])
+    assert made_in(after(replace(ending, pods=pods))) == [1, 3, 4]
+
+
 FORGED = (
     pytest.param(0, 999, id="beside a running worker"),
-    pytest.param(7, 999, id="beyond the group"),
+    pytest.param(3, 999, id="beyond the group"),
 )
 
 
 @pytest.mark.parametrize(("index", "attempt"), FORGED)
 def test_forged_pod_does_not_change_the_attempt(index: int, attempt: int) -> None:
     forged = job(index + 1).running(attempt).pods[index]
-    decided = act(replace(RUNS, pods=(*RUNS.pods, replace(forged, ip="10.6.6.6"))))
-    assert decided.status.attempt == RUNS.status.attempt
-    assert Reason.ATTEMPT_ADOPTED not in {event.reason for event in decided.events}
-    assert "10.6.6.6" not in str(decided.status)
+    forged = replace(forged, ip="10.6.6.6")
+    for pods in ((*RUNS.pods, forged), (forged, *RUNS.pods)):
+        decided = act(replace(RUNS, pods=pods))
+        assert decided.status.attempt == RUNS.status.attempt
+        assert Reason.ATTEMPT_ADOPTED not in {event.reason for event in decided.events}
+        assert "10.6.6.6" not in str(decided.status)
 
 
 @pytest.mark.parametrize(("index", "attempt"), FORGED)
