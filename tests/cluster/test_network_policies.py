@@ -66,7 +66,7 @@ class Pod:
 
 @pytest.fixture(scope="module", autouse=True)
 def _heeded(cluster: Cluster) -> Iterator[None]:
-    """Enforce NetworkPolicies on the nodes. At the end the operator is installed without policies again."""
+    """Enforce NetworkPolicies on the nodes. At the end the operator is installed with the chart's defaults again."""
     show([*python("dev.localcluster"), "policies"])
     yield
     install.install(cluster)
@@ -165,6 +165,7 @@ def forwarded(pod: Pod) -> bool:
 
 def test_without_policies_all_pods_reach_each_other(kube: Kube, other: Kube) -> None:
     """The baseline: the connections that fail in the other tests fail because of the policies."""
+    install.install(kube.cluster, "--set", "networkPolicy.jobs.enabled=false")
     group = trained(kube)
     store = group[0].at(29500)
     targets = {store, *(worker.at(PLAIN) for worker in group)}
