@@ -73,6 +73,7 @@ class MeasuredReport(Part):
     data_share: Amount | None = None
     checkpoint_share: Amount | None = None
     memory_bytes: Amount | None = None
+    gemm_seconds: Amount | None = None
     warm_bytes: Amount | None = None
     checkpoint_step: Annotated[float, Field(ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)] | None = None
     checkpoint_seconds: Amount | None = None

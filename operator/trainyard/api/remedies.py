@@ -37,7 +37,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.NO_COMMAND: "Set `command` of the main container.",
     Reason.AGENT_DISABLED: "Remove `recovery.agent`, or have an administrator enable the agent in the chart.",
     Reason.AGENT_INJECTED: NOTHING,
-    Reason.STRAGGLERS_DETECTED: "Compare the nodes in `status.stragglers` with the others: clocks, network, neighbours.",
+    Reason.STRAGGLERS_DETECTED: "Compare the nodes in `status.stragglers` with the others: clocks, network, neighbours. With `gemmSeconds`: the GPU's clocks, power and temperature.",
     Reason.NO_STRAGGLERS: NOTHING,
     Reason.PROGRESS_NOT_REPORTED: "Call `trainyard_agent.progress(step)` after each step, or use the training library.",
     Reason.PROGRESS_REPORTED: NOTHING,

@@ -42,6 +42,7 @@ MEASURED = (
     "data_share",
     "checkpoint_share",
     "memory_bytes",
+    "gemm_seconds",
     "checkpoint_step",
     "checkpoint_seconds",
 )
