@@ -1,13 +1,19 @@
 """The time in which a rank computes by itself, on a pretend GPU: it holds no wait for other ranks. And the speed of the GPU alone."""
 
+import os
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from trainyard_torch.loop import Step
+from tests.library.support.processes import run
+from tests.library.support.programs import free_port
+from trainyard_torch import Batches, Loader, Loop, SampleOrder, Step, replicate, start
 from trainyard_torch.monitoring import gemm_timer
 from trainyard_torch.monitoring.compute_time import MAX_SPANS
 from trainyard_torch.monitoring.gemm_timer import (
@@ -213,3 +219,46 @@ def test_monitor_times_products_where_passes_wait(monkeypatch: pytest.MonkeyPatc
 
 def test_unknown_device_multiplies_less() -> None:
     assert 1 < products(None) < products(312e12) < products(989.4e12) < products(1e18) == MAX_PRODUCTS
+
+
+def with_buffers(port: int) -> tuple[float, float, int]:
+    """Return the own seconds, the seconds of collectives, and the rank of one of two ranks. Rank 0 is late with each step."""
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = str(port)
+    samples = [(torch.ones(4), torch.ones(4)) for _ in range(16)]
+    with start() as training:
+        model = replicate(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), training.mesh)
+        data = Loader(
+            samples, Batches(SampleOrder(16, seed=1), 4, micro_batch_size=2), training.data_shard, num_workers=0
+        )
+        loop = Loop(training, model, torch.optim.SGD(model.parameters(), lr=0.1), data, total_steps=4)
+        assert loop._compute_phases() == ("data", "forward")
+        for step in loop:
+            if training.is_rank0:
+                time.sleep(0.3)
+            for inputs, targets in step:
+                step.backward((model(inputs) - targets).square().mean())
+        reading = loop.monitor.snapshot()
+    return reading.compute_seconds or 0.0, reading.phases["communication"], training.process.rank
+
+
+def test_forward_pass_without_the_wait_for_buffers(tmp_path: Path) -> None:
+    (late, _, _), (waits, exchanged, rank) = run(2, tmp_path, with_buffers, free_port())
+    assert rank == 1
+    assert max(late, waits) < 0.15
+    assert exchanged > 0.5
+
+
+def test_layers_that_exchange_are_no_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "TRAINYARD_PARALLELISM"):
+        monkeypatch.delenv(name, raising=False)
+    with start() as training:
+        model = nn.Sequential(nn.Linear(4, 4), nn.SyncBatchNorm(4))
+        data = Loader(
+            [torch.ones(4)] * 4,
+            Batches(SampleOrder(4, seed=1), 4, micro_batch_size=4),
+            training.data_shard,
+            num_workers=0,
+        )
+        loop = Loop(training, model, torch.optim.SGD(model.parameters(), lr=0.1), data, total_steps=1)
+        assert loop._compute_phases() == ("data",)
