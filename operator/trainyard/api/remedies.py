@@ -47,6 +47,8 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.RANK_FAILURE_HIDDEN: "Use `set -o pipefail`, `exec` or `&&`, or set `recovery.hiddenFailures` to Fail; create the job again.",
     Reason.GROUPS_SPLIT: "Change the command as the message says, or set `framework` to none for independent workers.",
     Reason.GROUP_FORMED: NOTHING,
+    Reason.TCP_IN_USE: "See the [page on RDMA](../training/rdma.md): `libibverbs`, locked memory, the plugin of the cloud. Set `NCCL_DEBUG=INFO` for details.",
+    Reason.RDMA_IN_USE: NOTHING,
     Reason.SUSPENDED: "Set `lifecycle.suspend` to false to continue.",
     Reason.RESUMED: NOTHING,
     Reason.QUOTA_EXCEEDED: "Free quota, raise it, or set the requests and limits that it demands.",

@@ -1,6 +1,6 @@
-"""Warn of ranks that failed under a command that succeeded, and of ranks that formed several groups in place of one. Pure.
+"""Warn of ranks that failed under a command that succeeded, of ranks that formed several groups in place of one, and of RDMA unused. Pure.
 
-Neither ends an attempt: the container's exit code says that all is well. The first is read from the termination message of
+None of them ends an attempt: the container's exit code says that all is well. The first is read from the termination message of
 the worker, the second from the reports of all agents. A group counts as split only where two processes are rank 0 at the same time.
 So parameter servers, evaluation beside the training, and a group that has yet to form are none.
 """
@@ -16,6 +16,7 @@ from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, S
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Kind
 from trainyard.domain.state.worker_views import FormedGroups, State
+from trainyard.domain.status.network import rdma_unused
 from trainyard.domain.wording import counted
 
 HIDDEN_FIX = (
@@ -27,7 +28,9 @@ TORCH_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distrib
 
 def with_rank_warnings(outcome: Outcome, snapshot: Snapshot) -> Outcome:
     """Return the outcome with these warnings. What the outcome itself says of such a condition comes last, and counts."""
-    updates = [update for update in (_hidden_failure(snapshot), _split_group(snapshot)) if update]
+    updates = [
+        update for update in (_hidden_failure(snapshot), _split_group(snapshot), rdma_unused(snapshot)) if update
+    ]
     if not updates:
         return outcome
     events = _new_warnings(snapshot.job.status, updates)

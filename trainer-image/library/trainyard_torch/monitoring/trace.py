@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainyard_torch.monitoring.communication import Communication
 
 READ_SECONDS = 300.0
-"""The longest time for reading a trace: a million events take about 20 seconds of a core."""
+"""The longest time for reading a trace: a million events take five to twenty seconds of a core."""
 
 
 def name(rank: int, step: int) -> str:
