@@ -7,6 +7,7 @@ So parameter servers, evaluation beside the training, and a group that has yet t
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from posixpath import basename
 
 from trainyard.api.reasons import Reason
@@ -16,7 +17,6 @@ from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, S
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Kind
 from trainyard.domain.state.worker_views import FormedGroups, State
-from trainyard.domain.status.network import rdma_unused
 from trainyard.domain.wording import counted
 
 HIDDEN_FIX = (
@@ -24,12 +24,14 @@ HIDDEN_FIX = (
     " with recovery.hiddenFailures: Fail such a worker fails"
 )
 TORCH_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+RDMA_RESOURCES = ("rdma/*", "*/*rdma*", "*/efa", "*/hca*", "*/*roce*", "*/*infiniband*", "*/mlnx*", "*/mlx*")
+"""Names of extended resources: of the shared device plugin, of SR-IOV plugins and of clouds. Administrators choose most of them."""
 
 
 def with_rank_warnings(outcome: Outcome, snapshot: Snapshot) -> Outcome:
     """Return the outcome with these warnings. What the outcome itself says of such a condition comes last, and counts."""
     updates = [
-        update for update in (_hidden_failure(snapshot), _split_group(snapshot), rdma_unused(snapshot)) if update
+        update for update in (_hidden_failure(snapshot), _split_group(snapshot), _rdma_unused(snapshot)) if update
     ]
     if not updates:
         return outcome
@@ -119,6 +121,28 @@ def _advice(job: JobView, formed: Sequence[FormedGroups], workers: int) -> str:
         "start the program with python or torchrun, and call init_process_group without a rank, a world size and an address"
         " of its own"
     )
+
+
+def _rdma_unused(snapshot: Snapshot) -> ConditionUpdate | None:
+    """Return whether requested devices for RDMA are unused; None where the network is not known or none are requested."""
+    network = next((each.network for each in snapshot.attempt_reports if each.network), None)
+    requested = _rdma_resources(snapshot.job) if network else []
+    if network is None or not requested:
+        return None
+    if not network.uses_sockets:
+        return Clear(C.RDMA_UNUSED, Reason.RDMA_IN_USE, f"NCCL uses the network {network.name}")
+    message = (
+        f"the workers request {', '.join(requested)}, but NCCL uses TCP (network {network.name});"
+        " the image may lack libibverbs or the plugin of the cloud, or the container the capability IPC_LOCK"
+    )
+    return SetTrue(C.RDMA_UNUSED, Reason.TCP_IN_USE, message)
+
+
+def _rdma_resources(job: JobView) -> list[str]:
+    """Return the names of the resources for RDMA that the main container requests."""
+    main = job.spec.template["spec"]["containers"][0]
+    limits = (main.get("resources") or {}).get("limits") or {}
+    return sorted(name for name in limits if any(fnmatchcase(name.lower(), each) for each in RDMA_RESOURCES))
 
 
 def _new_warnings(status: TrainingJobStatus, updates: Sequence[ConditionUpdate]) -> list[Event]:
