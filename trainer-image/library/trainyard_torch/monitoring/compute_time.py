@@ -59,17 +59,19 @@ class ComputeTimer:
         Returns:
             Whether the phase around it is measured on the GPU, to be passed to `leave`.
         """
-        outer = self._began is not None
-        self._switch(measured=training and phase in self._on_device)
+        outer, measured = self._began is not None, training and phase in self._on_device
+        if measured is not outer:
+            self._switch(measured=measured)
         return outer
 
     def leave(self, *, outer: bool) -> None:
         """Leave the phase that was entered last, and go on with the phase around it."""
-        self._switch(measured=outer)
+        if outer is (self._began is None):
+            self._switch(measured=outer)
 
     def _switch(self, *, measured: bool) -> None:
-        """Begin or end a span of the GPU, if that is a change."""
-        if measured == (self._began is not None) or (measured and len(self._spans) >= MAX_SPANS):
+        """Begin or end a span of the GPU."""
+        if measured and len(self._spans) >= MAX_SPANS:
             return
         # gpu-only: the time of kernels
         event = torch.cuda.Event(enable_timing=True)
