@@ -207,6 +207,25 @@ def test_share_of_waiting_for_ranks_is_seen(tmp_path: Path) -> None:
     assert waits.ratio >= waits.exposed == reported
 
 
+def test_training_process_builds_no_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A million of them would take its interpreter for tens of seconds."""
+
+    def build(_: object) -> None:
+        raise AssertionError("built")
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "_ensure_function_events", build)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Monitor(
+        device="cpu", profiler=ProfilerConfig(signal=False, folder=tmp_path / "traces", sample_every=10)
+    ) as one:
+        trained(one, range(9, 14))
+    assert one.snapshot().communication == 0
+    assert caplog.messages == []
+    assert [*tmp_path.iterdir()] == [], "a sample leaves no file"
+
+
 class Device:
     """What torch would tell Nsight Systems."""
 

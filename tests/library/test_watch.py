@@ -249,6 +249,7 @@ def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: Monitor(peak_flops=0), "peak_flops must be positive, not 0"),
         (lambda: Monitor(peak_flops=float("inf")), "peak_flops must be positive, not inf"),
         (lambda: Monitor(total_steps=-1), "total_steps must be from 0 on, not -1"),
+        (lambda: Monitor(gemm_interval_seconds=5), "gemm_interval_seconds must be 0 or from 10 on, not 5"),
         (lambda: Monitor(port=0), "port must be from 1 to 65535, got 0"),
         (lambda: Monitor(profiler=ProfilerConfig(steps=0)), "steps must be from 1 to 1000, got 0"),
         (lambda: Monitor(profiler=ProfilerConfig(sample_every=5)), "sample_every must be 0 or from 10 on, got 5"),

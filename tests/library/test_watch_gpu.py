@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from trainyard_torch.monitoring.flops import peak
+from trainyard_torch.monitoring.gemm_timer import GemmTimer
 from trainyard_torch.monitoring.monitor import Monitor
 from trainyard_torch.monitoring.profile_request import ProfileRequest
 from trainyard_torch.monitoring.profiler import NsightWindow, ProfilerConfig
@@ -47,6 +48,19 @@ def test_a_step_waits_for_nothing() -> None:
     assert own
     assert 0 < own < 1
     assert reading.memory["peak"] >= reading.memory["allocated"] >= 512 * 512 * 4
+
+
+@pytest.mark.usefixtures("waiting_is_an_error")
+def test_timing_matrix_products_waits_for_nothing() -> None:
+    timer = GemmTimer(torch.device("cuda"), interval=10)
+    for period in range(5):
+        timer.step(10.0 * period)
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+    seconds = timer.seconds
+    assert seconds
+    assert 0.01 < seconds < 60
 
 
 def test_a_profile_has_the_kernels(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ class MeasuredReport(Part):
     data_share: Amount | None = None
     checkpoint_share: Amount | None = None
     memory_bytes: Amount | None = None
+    gemm_seconds: Amount | None = None
     warm_bytes: Amount | None = None
     checkpoint_step: Annotated[float, Field(ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)] | None = None
     checkpoint_seconds: Amount | None = None
@@ -109,6 +110,24 @@ class GroupsReport(Part):
     """The processes of the worker that are rank 0 of a group of that size."""
 
 
+class Transport(StrEnum):
+    """The kind of a network of NCCL."""
+
+    INFINIBAND = "InfiniBand"
+    ROCE = "RoCE"
+    SOCKETS = "Sockets"
+    PLUGIN = "Plugin"
+
+
+class NetworkReport(Part):
+    """The network that NCCL took between workers, in the worker of rank 0."""
+
+    # In JSON it is a string.
+    transport: Transport = Field(strict=False)
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_ .+-]{0,63}$")
+    """NCCL's own name of it."""
+
+
 class Report(Part):
     """The body of `/v1/report`: how far the ranks of a worker are, and which groups they form."""
 
@@ -118,6 +137,8 @@ class Report(Part):
     )
     groups: GroupsReport | None = None
     """None where no program has formed a group, or it is not known."""
+    network: NetworkReport | None = None
+    """None in other workers than that of rank 0, or where it is not known."""
 
 
 class ReportAnswer(Part):

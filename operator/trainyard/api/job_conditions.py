@@ -25,6 +25,7 @@ class ConditionType(StrEnum):
     HANG_DETECTION_LIMITED = "HangDetectionLimited"
     FAILURE_HIDDEN = "FailureHidden"
     GROUP_SPLIT = "GroupSplit"
+    RDMA_UNUSED = "RdmaUnused"
     AGENT_INJECTED = "AgentInjected"
     ACCELERATORS_UNCERTAIN = "AcceleratorsUncertain"
     STALLED = "Stalled"
@@ -42,6 +43,7 @@ SUMMARY_ORDER = (
     (ConditionType.RESIZING, "True"),
     (ConditionType.FAILURE_HIDDEN, "True"),
     (ConditionType.GROUP_SPLIT, "True"),
+    (ConditionType.RDMA_UNUSED, "True"),
     (ConditionType.HANG_SUSPECTED, "True"),
     (ConditionType.STRAGGLING, "True"),
     (ConditionType.ACCELERATORS_UNCERTAIN, "True"),

@@ -27,6 +27,9 @@ class MeasuredProgress(Model):
     """The share of time for which a checkpoint blocks training. The mean over the ranks."""
     memory_bytes: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Peak memory of the device, or of the process if there is no device. The maximum over the ranks."""
+    gemm_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds for 50 TFLOP of matrix products, which a GPU does now and then if ranks wait for others within each pass. The maximum over the
+    ranks."""
     warm_bytes: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Memory of the processes from which ranks are restarted (`recovery.warmStart`), of all workers together."""
 
@@ -70,7 +73,7 @@ class Progress(Model):
 
 
 class Straggler(Model):
-    """A rank whose step time is at least 1.5 times the median of the group."""
+    """A rank whose step time, or whose GPU's time for the same work, is at least 1.5 times the median of the group."""
 
     rank: int = Field(ge=0, le=MAX_JSON_INTEGER)
     """The rank."""
@@ -80,8 +83,10 @@ class Straggler(Model):
     """The node of that pod."""
     step_seconds: float = Field(ge=0, allow_inf_nan=False)
     """The usual step time of the rank in seconds. Its compute time, if the program reports it (`progress(…, compute_seconds=…)`)."""
+    gemm_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds of its GPU for 50 TFLOP of matrix products, if these show that the rank is slow."""
     factor: float = Field(ge=0, allow_inf_nan=False)
-    """The step time divided by the median."""
+    """The step time divided by the median, or that of `gemmSeconds`."""
     since: Time
     """The time since which the rank has been slow."""
     confirmed: bool = False

@@ -107,6 +107,10 @@ class Reason(StrEnum):
     in place of several. The message has the expected and the formed world size, and what to change in the command."""
     GROUP_FORMED = "GroupFormed"
     """The ranks formed one process group of the expected size."""
+    TCP_IN_USE = "TcpInUse"
+    """The workers request devices for RDMA, but NCCL communicates by TCP sockets, at a fraction of the speed. This ends nothing."""
+    RDMA_IN_USE = "RdmaInUse"
+    """NCCL uses RDMA or a plugin between workers."""
 
     SUSPENDED = "Suspended"
     """`lifecycle.suspend` is set: the job has no pods."""

@@ -131,7 +131,7 @@ class TrainingJobStatus(Model):
     they wait for. ScalingLimited: `replicas` is a size that is not allowed. AgentInjected: whether the agent runs in the workers, and
     why not. Straggling: some ranks are slower than the others. HangSuspected: no rank does anything. HangDetectionLimited: the program
     does not report progress. FailureHidden: a rank failed, but its command exited with code 0. GroupSplit: the ranks formed several
-    process groups in place of one. AcceleratorsUncertain: `processesPerReplica: auto` may mean another
+    process groups in place of one. RdmaUnused: NCCL uses TCP although the workers request devices for RDMA. AcceleratorsUncertain: `processesPerReplica: auto` may mean another
     number than you need."""
     attempt: int = Field(default=1, ge=1, le=MAX_ATTEMPT)
     """The current incarnation of the group. It starts with new pods, or restarts processes in existing pods."""

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from trainyard.api.agent_protocol import RankReport, Report
+from trainyard.api.agent_protocol import RankReport, Report, Transport
 from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.state.snapshot import JobView
-from trainyard.domain.state.worker_views import FormedGroups, PodView, RankProgress, WorkerReport
+from trainyard.domain.state.worker_views import FormedGroups, Network, PodView, RankProgress, WorkerReport
 
 MIN_REPORT_INTERVAL_SECONDS, MAX_REPORT_INTERVAL_SECONDS = 5.0, 60.0
 """Between two reports of one worker."""
@@ -56,7 +56,9 @@ class ProgressStore:
         workers = self._reports.setdefault(job.uid, {})
         ranks = tuple(_rank_progress(int(rank), progress) for rank, progress in report.ranks.items())
         groups = FormedGroups(report.groups.size, report.groups.leaders) if report.groups else None
-        received = WorkerReport(report.attempt, pod.index, ranks, self.now(), groups)
+        taken = report.network
+        network = Network(taken.transport is Transport.SOCKETS, taken.name) if taken and pod.index == 0 else None
+        received = WorkerReport(report.attempt, pod.index, ranks, self.now(), groups, network)
         if workers.get(pod.index) != received:
             workers[pod.index] = received
             self.on_change(job.uid, self._status_interval())

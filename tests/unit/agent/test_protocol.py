@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trainyard_agent.hang import Usual
+from trainyard_agent.nccl_network import Network, Transport
 from trainyard_agent.protocol import (
     AgentState,
     Order,
@@ -47,7 +48,13 @@ def test_golden_report(example: dict[str, Any]) -> None:
             state, usual, given.get("stack"), given.get("blocked"), given.get("warm_bytes", 0)
         )
     formed = example["agent"].get("formed")
-    made = report_request(example["agent"]["attempt"], ranks, FormedGroups(*formed) if formed else None)
+    network = example["agent"].get("network")
+    made = report_request(
+        example["agent"]["attempt"],
+        ranks,
+        FormedGroups(*formed) if formed else None,
+        Network(Transport(network[0]), network[1], "[0]mlx5_0:1/RoCE") if network else None,
+    )
     assert made == example["body"]
 
 

@@ -17,6 +17,7 @@ from trainyard_agent import reporter
 from trainyard_agent.coordinator import Coordinator
 from trainyard_agent.errors import NoAnswerError
 from trainyard_agent.hang import Usual
+from trainyard_agent.nccl_network import Network, Transport
 from trainyard_agent.rank_records import FormedGroups
 from trainyard_agent.report import RankState
 from trainyard_agent.reporter import Reporter
@@ -89,6 +90,14 @@ def test_groups_are_reported_once(folder: Path, operator: FakeOperator) -> None:
         until(lambda: ranks.polls > before + 3, 10, "more polls")
         made.finish()
     assert operator.reports == [{"attempt": 3, "ranks": {}, "groups": {"size": 1, "leaders": 1}}]
+
+
+def test_network_is_reported_without_progress(folder: Path, operator: FakeOperator) -> None:
+    variables, ranks = credentials(folder, operator.port), Ranks()
+    taken = Network(Transport.SOCKETS, "Socket")
+    with Reporter(variables, 3, ranks.poll, ranks.lines.append, network=lambda: taken):
+        until(lambda: operator.reports, 10, "a report")
+    assert operator.reports == [{"attempt": 3, "ranks": {}, "network": {"transport": "Sockets", "name": "Socket"}}]
 
 
 def test_silent_ranks_are_not_reported(folder: Path, operator: FakeOperator) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.jobs import NOW, UID, Scene, job
-from trainyard.api.agent_protocol import RankReport, Report
+from trainyard.api.agent_protocol import NetworkReport, RankReport, Report, Transport
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.progress_store import (
     MAX_REPORT_INTERVAL_SECONDS,
@@ -14,7 +14,7 @@ from trainyard.coordinator.progress_store import (
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity
 from trainyard.domain.state.snapshot import JobView
-from trainyard.domain.state.worker_views import PodView, RankProgress
+from trainyard.domain.state.worker_views import Network, PodView, RankProgress
 
 
 class StoreOfOneJob:
@@ -58,6 +58,18 @@ def test_all_fields_of_a_rank_are_stored() -> None:
     store.progress_store.accept(PodIdentity("lab", "pod", "pod-1-2"), Report(attempt=2, ranks={"2": reported}))
     (report,) = store.progress_store.of(UID)
     assert report.ranks == (RankProgress(2, 7, "evaluate", 9, 0.5, 0.4, ("a.py:3 in f",), compute_seconds=0.3),)
+
+
+@pytest.mark.parametrize(
+    ("transport", "uses_sockets"),
+    [(Transport.SOCKETS, True), (Transport.INFINIBAND, False), (Transport.ROCE, False), (Transport.PLUGIN, False)],
+)
+def test_network_is_that_of_worker_0(transport: Transport, *, uses_sockets: bool) -> None:
+    store, report = StoreOfOneJob(), NetworkReport(transport=transport, name="X")
+    for index in range(2):
+        sender = PodIdentity("lab", "pod", f"pod-{index}-2")
+        store.progress_store.accept(sender, Report(attempt=2, ranks={}, network=report))
+    assert [each.network for each in store.progress_store.of(UID)] == [Network(uses_sockets, "X"), None]
 
 
 def test_repeated_report_is_no_change() -> None:

@@ -113,6 +113,7 @@ def test_complete_report() -> None:
         "data_share": 0.0,
         "checkpoint_share": 0.01,
         "memory_bytes": 8e9,
+        "gemm_seconds": 0.08,
         "warm_bytes": 3e8,
         "checkpoint_step": 100.0,
         "checkpoint_seconds": 4.5,

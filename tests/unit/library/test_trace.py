@@ -1,4 +1,5 @@
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -6,9 +7,14 @@ import pytest
 from trainyard_torch.monitoring import trace
 
 
+def save(export: Callable[[str], object], path: Path) -> None:
+    with trace.exported(export, path) as plain:
+        trace.pack(plain, path)
+
+
 def test_a_trace_is_whole_or_not_there(tmp_path: Path) -> None:
     path = tmp_path / "made/for/it" / trace.name(3, 120)
-    trace.save(lambda to: Path(to).write_text('{"traceEvents": []\n}'), path)
+    save(lambda to: Path(to).write_text('{"traceEvents": []\n}'), path)
     assert gzip.decompress(path.read_bytes()) == b'{"traceEvents": []\n}'
     assert [each.name for each in path.parent.iterdir()] == ["trace-rank3-step120.json.gz"]
 
@@ -22,7 +28,7 @@ def torn(to: str, written: str | None) -> None:
 @pytest.mark.parametrize("written", ['{"traceEvents": [{"na', "", None])
 def test_what_torch_has_not_written_to_its_end(tmp_path: Path, written: str | None) -> None:
     with pytest.raises(OSError, match=r"trace-rank0-step1.json.gz is incomplete: is there space left"):
-        trace.save(lambda to: torn(to, written), tmp_path / trace.name(0, 1))
+        save(lambda to: torn(to, written), tmp_path / trace.name(0, 1))
     assert [*tmp_path.iterdir()] == []
 
 

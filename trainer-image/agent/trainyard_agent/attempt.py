@@ -14,10 +14,11 @@ from trainyard_agent.hang import MIN_GPU_LIMIT_SECONDS, MIN_LIMIT_SECONDS
 from trainyard_agent.hang_diagnosis import Observers
 from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.memory import Kills
+from trainyard_agent.nccl_network import SUBSYSTEMS_VARIABLE, NcclLines
 from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.program import parse
 from trainyard_agent.progress_files import Progress, shared_variables
-from trainyard_agent.rank_defaults import rank_defaults
+from trainyard_agent.rank_defaults import network_variables, rank_defaults
 from trainyard_agent.rank_records import RankRecords
 from trainyard_agent.ranks import (
     environments,
@@ -82,6 +83,7 @@ class Attempt:
         self._fail_hidden = hidden_failures_fail(environment)
         self._reporting_ranks = set[int]() if reporting_ranks is None else reporting_ranks
         self._kills = Kills()
+        self._nccl = NcclLines()
 
     def run(self, link: OperatorLink) -> Outcome:
         """Run the ranks until all have exited."""
@@ -110,6 +112,7 @@ class Attempt:
                     self._log,
                     lambda: self._warm.resident if self._warm else 0,
                     lambda: records.formed if self._place.workers * self._place.processes > 1 else None,
+                    lambda: self._nccl.network,
                 )
             )
             # The ranks of a launcher stop as it wants.
@@ -133,6 +136,8 @@ class Attempt:
     def _start(self, shared: Mapping[str, str], progress: Progress) -> OSError | None:
         """Start the ranks. Returns the error where that is not possible. `shared`: variables that all of them get."""
         made = self._rank_environments()
+        is_first = SUBSYSTEMS_VARIABLE in made.get(0, {}) and SUBSYSTEMS_VARIABLE not in self._environment
+        self._group.filters = {0: self._strip_nccl} if is_first else {}
         for rank, variables in made.items():
             variables.update({**progress.variables(rank), **shared})
         try:
@@ -147,15 +152,26 @@ class Attempt:
         inherited = dict(self._environment)
         command, world_size = self._command, self._place.workers * self._place.processes
         # Before the ranks' own variables: these are the same for all ranks.
-        inherited = {
-            **inherited,
-            **rank_defaults(command.words, inherited, world_size, starts_ranks=command.starts_ranks),
-        }
+        defaulted = rank_defaults(command.words, inherited, world_size, starts_ranks=command.starts_ranks)
+        network = network_variables(inherited, defaulted, self._place.workers)
+        inherited = {**inherited, **defaulted}
         made = {self._place.worker: inherited} if command.starts_ranks else environments(self._place, inherited)
+        if not command.starts_ranks and 0 in made:
+            made[0].update(network)
         return {
             rank: {**variables, **shared_variables(variables), **defaults(variables)}
             for rank, variables in made.items()
         }
+
+    def _strip_nccl(self, data: bytes) -> bytes:
+        """Return what rank 0 has printed, without what NCCL reports, and log the network once it is known."""
+        was = self._nccl.network
+        rest = self._nccl.strip(data)
+        network = self._nccl.network
+        if network is not None and was is None:
+            devices = f" devices={network.devices}" if network.devices else ""
+            self._log(f"NCCL uses transport={network.transport.value} name={network.name}{devices}")
+        return rest
 
     def _start_failure(self, error: OSError, link: OperatorLink) -> Failure:
         # What has run in this container, or fails because something is missing for now, may run again, if not here.

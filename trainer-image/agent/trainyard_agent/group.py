@@ -57,6 +57,8 @@ class Group:
         """The signals that came, in that order."""
         self.protected: set[int] = set()
         """PIDs that belong to no attempt, and outlive each, with all that they have started."""
+        self.filters: dict[int, Callable[[bytes], bytes]] = {}
+        """By rank, what returns the part of its output that is passed on and kept."""
         self.has_run = False
         """Whether anything was ever started."""
         self._running: dict[int, _Rank] = {}
@@ -266,6 +268,8 @@ class Group:
             if each.pipe in self._selector.get_map():
                 self._selector.unregister(each.pipe)
             return False
+        if each.rank in self.filters:
+            data = self.filters[each.rank](data)
         each.tail.feed(data)
         # If stderr has no reader any more, the output is lost.
         with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from trainyard_agent.nccl_network import VARIABLES as NCCL_VARIABLES
 from trainyard_agent.recorder import FILE_VARIABLES, PIPE_VARIABLE
 
 PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
@@ -13,9 +14,18 @@ HARMLESS_OPTIONS = frozenset("uBOsEbd")
 """Options without a value that do not change how a program is found."""
 PER_RANK_PREFIXES = ("TRAINYARD_", "MASTER_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
 PER_RANK_VARIABLES = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", PIPE_VARIABLE, *FILE_VARIABLES}
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        PIPE_VARIABLE,
+        *FILE_VARIABLES,
+        *NCCL_VARIABLES,
+    }
 )
-"""Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made."""
+"""Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made, and so does NCCL its own."""
 
 
 class Program(NamedTuple):

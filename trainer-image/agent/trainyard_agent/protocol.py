@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Optional
 
 from trainyard_agent.hang import Usual
+from trainyard_agent.nccl_network import Network
 from trainyard_agent.rank_records import FormedGroups
 from trainyard_agent.ranks import MAX_ATTEMPTS, MAX_PROCESSES
 from trainyard_agent.report import RankState
@@ -108,15 +109,23 @@ def sync_request(
 
 
 def report_request(
-    attempt: int, ranks: Mapping[int, Mapping[str, Any]], formed: FormedGroups | None = None
+    attempt: int,
+    ranks: Mapping[int, Mapping[str, Any]],
+    formed: FormedGroups | None = None,
+    network: Network | None = None,
 ) -> dict[str, object]:
-    """Return the body of `/v1/report`. `ranks`: what `rank_report` returns, by rank. `formed`: the groups, where any is known."""
+    """Return the body of `/v1/report`. `ranks`: what `rank_report` returns, by rank. `formed`: the groups, where any is known.
+
+    `network`: the one that NCCL took, where this worker has rank 0 and it is known.
+    """
     body: dict[str, object] = {
         "attempt": attempt,
         "ranks": {str(rank): fields for rank, fields in ranks.items()},
     }
     if formed is not None and formed.size >= 1:
         body["groups"] = {"size": formed.size, "leaders": min(formed.leaders, MAX_PROCESSES)}
+    if network is not None:
+        body["network"] = {"transport": network.transport.value, "name": network.name}
     return body
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trainyard_agent.nccl_network import SUBSYSTEMS_VARIABLE, VARIABLES
 from trainyard_agent.program import PYTHON
 
 NCCL_FILE_VARIABLE = "NCCL_DEBUG_FILE"
@@ -31,6 +32,15 @@ def rank_defaults(
     if world_size >= MANY_RANKS and LAZY_GLOO_VARIABLE not in environment:
         made[LAZY_GLOO_VARIABLE] = "1"
     return made
+
+
+def network_variables(environment: Mapping[str, str], defaults: Mapping[str, str], workers: int) -> dict[str, str]:
+    """Return the variables with which rank 0 reports the network that NCCL takes between its workers.
+
+    `defaults`: the result of `rank_defaults`. Nothing where there is one worker, or where the user has chosen what NCCL prints.
+    """
+    is_read = NCCL_FILE_VARIABLE in defaults and SUBSYSTEMS_VARIABLE not in environment
+    return dict(VARIABLES) if is_read and workers > 1 else {}
 
 
 def keeps_standard_error(words: Sequence[str]) -> bool:

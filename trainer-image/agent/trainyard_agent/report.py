@@ -31,6 +31,7 @@ MEASURED = (
     "data_share",
     "checkpoint_share",
     "memory_bytes",
+    "gemm_seconds",
     "checkpoint_step",
     "checkpoint_seconds",
 )

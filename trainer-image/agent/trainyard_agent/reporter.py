@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trainyard_agent.errors import NoAnswerError
 from trainyard_agent.hang import Usual
+from trainyard_agent.nccl_network import Network
 from trainyard_agent.protocol import rank_report, report_request
 from trainyard_agent.rank_records import FormedGroups
 from trainyard_agent.report import RankState
@@ -42,13 +43,14 @@ class Reporter:
         log: Callable[[str], None],
         warm_bytes: Callable[[], int] = int,
         formed: Callable[[], FormedGroups | None] = lambda: None,
+        network: Callable[[], Network | None] = lambda: None,
     ) -> None:
         """`look` returns the last state and the usual step time of each rank; `warm_bytes` the memory of the warm start.
 
-        `formed` returns the process groups that the programs have formed.
+        `formed` returns the process groups that the programs have formed, `network` the network that NCCL took.
         """
         self._environment, self._attempt, self._look, self._log = environment, attempt, look, log
-        self._warm_bytes, self._formed = warm_bytes, formed
+        self._warm_bytes, self._formed, self._network = warm_bytes, formed, network
         self._is_over = self._is_last = False
         self._wake = threading.Event()
         self._stacks: Mapping[int, Sequence[str]] = {}
@@ -130,8 +132,8 @@ class Reporter:
             )
             for rank, state in states.items()
         }
-        request = report_request(self._attempt, ranks, self._formed())
-        if request == self._reported or (not ranks and "groups" not in request):
+        request = report_request(self._attempt, ranks, self._formed(), self._network())
+        if request == self._reported or not (ranks or request.keys() & {"groups", "network"}):
             return FIRST_REPORT_SECONDS
         try:
             pause = send(request, seconds)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
+from torch.nn import SyncBatchNorm
 
 from trainyard_torch.checkpoint.policy import Tier
 from trainyard_torch.checkpoint.train_state import TrainState
@@ -17,6 +19,7 @@ from trainyard_torch.mesh import size
 from trainyard_torch.monitoring.monitor import Monitor
 from trainyard_torch.non_finite import NonFiniteError, StepGuard, all_finite
 from trainyard_torch.parallel.clipping import GradientClipper
+from trainyard_torch.parallel.data_parallel import Replicated
 from trainyard_torch.parallel.gradients import GradientSync
 from trainyard_torch.precision import Precision
 
@@ -168,6 +171,9 @@ class Loop:
         self.monitor = monitor or Monitor(
             total_steps=total_steps, compute_phases=self._compute_phases(), device=training.device
         )
+        for each in self._models:
+            if isinstance(each, Replicated):
+                each.waiting = partial(self.monitor.phase, "communication")
         # Pipeline stages synchronize on their own.
         self._gradient_sync = GradientSync(self._models[0] if len(self._models) == 1 else torch.nn.Identity())
         # Cached, since mesh lookups take longer than all other work of the loop in a step.
@@ -354,6 +360,6 @@ class Loop:
         if size(mesh, "pipeline") > 1:
             return ()
         waits = size(mesh, "tensor") * size(mesh, "context") > 1 or any(
-            isinstance(module, FSDPModule) for model in self._models for module in model.modules()
+            isinstance(module, (FSDPModule, SyncBatchNorm)) for model in self._models for module in model.modules()
         )
         return ("data",) if waits else ("data", "forward")

@@ -69,6 +69,10 @@ SPEED_READERS: Readers[MeasuredProgress] = {
         lambda progress: progress.checkpoint_share,
     ),
     "memory_bytes": ("Peak memory of the rank with the most", lambda progress: progress.memory_bytes),
+    "gemm_seconds": (
+        "Time of the slowest GPU for 50 TFLOP of matrix products, if ranks wait for others within each pass",
+        lambda progress: progress.gemm_seconds,
+    ),
     "warm_start_memory_bytes": (
         "Memory of the processes that ranks are restarted from, of all workers together",
         lambda progress: progress.warm_bytes,

@@ -13,6 +13,7 @@ _COMBINED_BY: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {
     "samples_per_second": sum,
     "tokens_per_second": sum,
     "memory_bytes": max,
+    "gemm_seconds": max,
     "warm_bytes": sum,
 }
 """How the numbers of the ranks are combined where that is not their mean."""

@@ -181,6 +181,16 @@ class FormedGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """The network that NCCL took between workers."""
+
+    uses_sockets: bool
+    """Whether it is TCP."""
+    name: str
+    """NCCL's name of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReport:
     """The last progress report of a worker's agent."""
 
@@ -192,6 +202,8 @@ class WorkerReport:
     """When it was received, by the operator's clock and to the fraction of a second; None: now."""
     groups: FormedGroups | None = None
     """None where no program has formed a group, or it is not known."""
+    network: Network | None = None
+    """None in other workers than that of rank 0, or where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ INACTIVE: Mapping[C, str] = {
     C.HANG_DETECTION_LIMITED: "no hang is looked for",
     C.FAILURE_HIDDEN: "no rank has failed",
     C.GROUP_SPLIT: "no group is formed",
+    C.RDMA_UNUSED: "no network is in use",
     C.STALLED: "nothing blocks the job",
 }
 HAS_FAILED = "the job has failed: see the condition Failed"

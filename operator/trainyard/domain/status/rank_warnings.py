@@ -1,12 +1,13 @@
-"""Warn of ranks that failed under a command that succeeded, and of ranks that formed several groups in place of one. Pure.
+"""Warn of ranks that failed under a command that succeeded, of ranks that formed several groups in place of one, and of RDMA unused. Pure.
 
-Neither ends an attempt: the container's exit code says that all is well. The first is read from the termination message of
+None of them ends an attempt: the container's exit code says that all is well. The first is read from the termination message of
 the worker, the second from the reports of all agents. A group counts as split only where two processes are rank 0 at the same time.
 So parameter servers, evaluation beside the training, and a group that has yet to form are none.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from posixpath import basename
 
 from trainyard.api.reasons import Reason
@@ -23,11 +24,15 @@ HIDDEN_FIX = (
     " with recovery.hiddenFailures: Fail such a worker fails"
 )
 TORCH_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+RDMA_RESOURCES = ("rdma/*", "*/*rdma*", "*/efa", "*/hca*", "*/*roce*", "*/*infiniband*", "*/mlnx*", "*/mlx*")
+"""Names of extended resources: of the shared device plugin, of SR-IOV plugins and of clouds. Administrators choose most of them."""
 
 
 def with_rank_warnings(outcome: Outcome, snapshot: Snapshot) -> Outcome:
     """Return the outcome with these warnings. What the outcome itself says of such a condition comes last, and counts."""
-    updates = [update for update in (_hidden_failure(snapshot), _split_group(snapshot)) if update]
+    updates = [
+        update for update in (_hidden_failure(snapshot), _split_group(snapshot), _rdma_unused(snapshot)) if update
+    ]
     if not updates:
         return outcome
     events = _new_warnings(snapshot.job.status, updates)
@@ -116,6 +121,28 @@ def _advice(job: JobView, formed: Sequence[FormedGroups], workers: int) -> str:
         "start the program with python or torchrun, and call init_process_group without a rank, a world size and an address"
         " of its own"
     )
+
+
+def _rdma_unused(snapshot: Snapshot) -> ConditionUpdate | None:
+    """Return whether requested devices for RDMA are unused; None where the network is not known or none are requested."""
+    network = next((each.network for each in snapshot.attempt_reports if each.network), None)
+    requested = _rdma_resources(snapshot.job) if network else []
+    if network is None or not requested:
+        return None
+    if not network.uses_sockets:
+        return Clear(C.RDMA_UNUSED, Reason.RDMA_IN_USE, f"NCCL uses the network {network.name}")
+    message = (
+        f"the workers request {', '.join(requested)}, but NCCL uses TCP (network {network.name});"
+        " the image may lack libibverbs or the plugin of the cloud, or the container the capability IPC_LOCK"
+    )
+    return SetTrue(C.RDMA_UNUSED, Reason.TCP_IN_USE, message)
+
+
+def _rdma_resources(job: JobView) -> list[str]:
+    """Return the names of the resources for RDMA that the main container requests."""
+    main = job.spec.template["spec"]["containers"][0]
+    limits = (main.get("resources") or {}).get("limits") or {}
+    return sorted(name for name in limits if any(fnmatchcase(name.lower(), each) for each in RDMA_RESOURCES))
 
 
 def _new_warnings(status: TrainingJobStatus, updates: Sequence[ConditionUpdate]) -> list[Event]:

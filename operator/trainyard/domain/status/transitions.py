@@ -46,7 +46,7 @@ MAX_MESSAGE_LENGTH = 32768
 """The limit of the CRD, in characters. The API server's rejection of a large template can be longer."""
 OF_RUNNING_RANKS = (C.STRAGGLING, C.HANG_SUSPECTED, C.HANG_DETECTION_LIMITED)
 """The conditions about ranks that run: they end with the job."""
-OF_ATTEMPT = (C.STRAGGLING, C.HANG_SUSPECTED, C.FAILURE_HIDDEN, C.GROUP_SPLIT)
+OF_ATTEMPT = (C.STRAGGLING, C.HANG_SUSPECTED, C.FAILURE_HIDDEN, C.GROUP_SPLIT, C.RDMA_UNUSED)
 """The conditions about the ranks of one attempt."""
 
 

@@ -60,10 +60,16 @@ def test_measurements_of_ranks_are_combined() -> None:
     seen = reported(
         job(3).running(),
         RankProgress(
-            0, 1, "train", measured=dict(zip(names, (500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9, 2e8), strict=True))
+            0,
+            1,
+            "train",
+            measured=dict(zip(names, (500.0, 8000.0, 0.4, 2.0, 0.25, 0.0, 0.125, 1e9, 0.1, 2e8), strict=True)),
         ),
         RankProgress(
-            0, 1, "train", measured=dict(zip(names, (524.0, 8384.0, 0.5, 2.0, 0.75, 0.5, 0.375, 3e9, 3e8), strict=True))
+            0,
+            1,
+            "train",
+            measured=dict(zip(names, (524.0, 8384.0, 0.5, 2.0, 0.75, 0.5, 0.375, 3e9, 0.08, 3e8), strict=True)),
         ),
         RankProgress(0, 1, "train"),
     )
@@ -77,6 +83,7 @@ def test_measurements_of_ranks_are_combined() -> None:
         data_share=0.25,
         checkpoint_share=0.25,
         memory_bytes=3e9,
+        gemm_seconds=0.1,
         warm_bytes=5e8,
     )
 

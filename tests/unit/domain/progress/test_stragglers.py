@@ -255,3 +255,62 @@ def test_reports_of_earlier_attempt_do_not_count() -> None:
 def test_latest_possible_time_is_handled() -> None:
     far = Straggler(rank=0, pod="x", step_seconds=1, factor=2, since=datetime.max.replace(tzinfo=UTC, microsecond=0))
     assert plan(job(1).running().with_status(stragglers=[far]).snapshot, NOW).status.attempt == 1
+
+
+def test_unnoticeable_waits_for_data_are_no_reason() -> None:
+    """With FSDP, own seconds are the wait for data: microseconds of a step of half a second."""
+    training = Training()
+    for after in (0, 60):
+        training.report([80e-6, 80e-6, 0.02, 80e-6], after=after)
+    assert training.status.stragglers == []
+    for after in (0, 60):
+        training.report([80e-6, 80e-6, 0.03, 80e-6], after=after)
+    assert training.named == [2]
+
+
+def with_gemm(gemm: Sequence[float | None], own: float | None = None) -> list[RankProgress]:
+    """Ranks that all have the same step time, and whose GPUs take so long for the same products."""
+    return [
+        RankProgress(
+            rank,
+            9,
+            "train",
+            step_seconds=0.5,
+            compute_seconds=own,
+            measured={} if seconds is None else {"gemm_seconds": seconds},
+        )
+        for rank, seconds in enumerate(gemm)
+    ]
+
+
+@pytest.mark.parametrize("own", [None, 0.001], ids=["a pipeline", "FSDP"])
+def test_slow_gpu_is_named_where_passes_wait(own: float | None) -> None:
+    training = Training()
+    for after in (0, 60):
+        training.look(*with_gemm([0.08, 0.081, 0.164, 0.079], own), after=after)
+    assert training.message == (
+        "rank 2 (pod train-worker-2-1 on node2) has a slow GPU: it takes 0.16 s for 50 TFLOP of matrix products, "
+        "2 times the median of 4 ranks"
+    )
+    (slow,) = training.status.stragglers
+    assert (slow.step_seconds, slow.gemm_seconds) == (own or 0.5, 0.16)
+    training.look(*with_gemm([0.08, 0.081, 0.08, 0.079], own), after=1)
+    assert (training.straggling, training.named) == (False, [])
+
+
+@pytest.mark.parametrize("gemm", [[0.08, 0.16, None, None], [0.08, 0.08, 0.11, 0.08]], ids=["two ranks", "not by much"])
+def test_gpus_that_are_not_slow(gemm: Sequence[float | None]) -> None:
+    training = Training()
+    for after in (0, 60):
+        training.look(*with_gemm(gemm), after=after)
+    assert training.status.stragglers == []
+
+
+def test_the_larger_factor_is_reported() -> None:
+    training = Training()
+    ranks = [
+        replace(rank, compute_seconds=0.4 if rank.rank == 2 else 0.1) for rank in with_gemm([0.08, 0.08, 0.16, 0.08])
+    ]
+    for after in (0, 60):
+        training.look(*ranks, after=after)
+    assert training.message.endswith("takes 0.4 s per step by itself, 4 times the median of 4 ranks")

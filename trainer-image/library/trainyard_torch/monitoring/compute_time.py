@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard_torch.monitoring.meter import Step
 
 MAX_SPANS = 1024
-"""The most spans of a step that are measured on a GPU. No step has as many micro-batches."""
+"""The most spans of a step that are measured on a GPU. Each micro-batch has one, and one more after each phase within it."""
 
 
 class Span(NamedTuple):
@@ -45,24 +45,40 @@ class ComputeTimer:
         self._on_device = frozenset(phases) - {"data"} if device.type == "cuda" else frozenset()
         self._on_host = frozenset(phases) - self._on_device
         self._spans: list[Span] = []
-        self._open = False
+        self._began: torch.cuda.Event | None = None
+        """Where the open span began on the GPU; None if nothing is measured now."""
         self._deferred = DeferredScalars()
 
-    def begin(self, phase: str) -> Span | None:
-        """Start a phase. Return its GPU span, to be passed to `end`; None if it is not measured."""
-        if phase not in self._on_device or self._open or len(self._spans) >= MAX_SPANS:
-            return None
-        self._open = True
-        # gpu-only: the time of kernels
-        span = Span(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        span.begin.record()
-        return span
+    def enter(self, phase: str, *, training: bool) -> bool:
+        """Enter a phase. It interrupts the measurement unless it is one of the compute phases.
 
-    def end(self, span: Span) -> None:
-        """End the phase of this span."""
-        self._open = False
-        span.end.record()
-        self._spans.append(span)
+        Args:
+            phase: the phase.
+            training: whether it is part of a step.
+
+        Returns:
+            Whether the phase around it is measured on the GPU, to be passed to `leave`.
+        """
+        outer, measured = self._began is not None, training and phase in self._on_device
+        if measured is not outer:
+            self._switch(measured=measured)
+        return outer
+
+    def leave(self, *, outer: bool) -> None:
+        """Leave the phase that was entered last, and go on with the phase around it."""
+        if outer is (self._began is None):
+            self._switch(measured=outer)
+
+    def _switch(self, *, measured: bool) -> None:
+        """Begin or end a span of the GPU."""
+        if measured and len(self._spans) >= MAX_SPANS:
+            return
+        # gpu-only: the time of kernels
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        if self._began is not None:
+            self._spans.append(Span(self._began, event))
+        self._began = event if measured else None
 
     def stepped(self, step: Step, *, first: bool) -> list[float]:
         """Record a finished step. Return the compute times in seconds that are newly known. The first step is skipped: it selects kernels."""

@@ -45,10 +45,12 @@ class Copied(Pending):
 
 
 class Worked(Pending):
-    """Seconds of the host plus GPU seconds between pairs of events on one stream. The events have `enable_timing`."""
+    """Seconds of the host plus GPU seconds between pairs of events on one stream, times `scale`. The events have `enable_timing`."""
 
-    def __init__(self, host: float, spans: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]]) -> None:
-        self._host, self._spans = host, spans
+    def __init__(
+        self, host: float, spans: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]], scale: float = 1.0
+    ) -> None:
+        self._host, self._spans, self._scale = host, spans, scale
 
     @override
     def ready(self) -> bool:
@@ -57,7 +59,8 @@ class Worked(Pending):
 
     @override
     def value(self) -> float:
-        return self._host + sum(float(begin.elapsed_time(end)) for begin, end in self._spans) / 1000
+        device = sum(float(begin.elapsed_time(end)) for begin, end in self._spans) / 1000
+        return (self._host + device) * self._scale
 
 
 class DeferredScalars:

@@ -105,6 +105,12 @@ METRICS = (
         "What of it this rank worked itself, without waiting for others: the median of the last 64.",
         lambda reading: reading.compute_seconds,
     ),
+    per_rank(
+        "gemm_seconds",
+        "gauge",
+        "Time of the GPU for 50 TFLOP of matrix products: the median of the last three times.",
+        lambda reading: reading.gemm_seconds,
+    ),
     per_pod(
         "samples_per_second",
         "Samples a second, of all ranks of the pod, over the last 64 steps.",

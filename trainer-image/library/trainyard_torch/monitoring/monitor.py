@@ -18,6 +18,7 @@ from trainyard_torch.agent import agent
 from trainyard_torch.monitoring import endpoint, flops as flop, metrics_store
 from trainyard_torch.monitoring.compute_time import ComputeTimer
 from trainyard_torch.monitoring.deferred import DeferredScalars
+from trainyard_torch.monitoring.gemm_timer import DEFAULT_INTERVAL_SECONDS, GemmTimer
 from trainyard_torch.monitoring.memory import memory
 from trainyard_torch.monitoring.meter import Meter
 from trainyard_torch.monitoring.phase import Phase
@@ -49,6 +50,7 @@ class Monitor:
         profiler: how profiles are made.
         device: the device of the model; by default the current GPU, or the CPU.
         peak_flops: the FLOP/s of the device, if its name is not known or the model does not compute in bf16.
+        gemm_interval_seconds: the interval at which a GPU times matrix products (`GemmTimer`), which is done if `forward` is no compute phase. 0: none.
 
     Attributes:
         observers: pairs of an interval in steps and a function. The training thread calls the function with a snapshot.
@@ -66,17 +68,23 @@ class Monitor:
         profiler: ProfilerConfig | None = None,
         device: torch.device | str | None = None,
         peak_flops: float | None = None,
+        gemm_interval_seconds: float = DEFAULT_INTERVAL_SECONDS,
     ) -> None:
         if peak_flops is not None and not 0 < peak_flops < math.inf:
             raise ValueError(f"peak_flops must be positive, not {peak_flops}")
         if total_steps is not None and total_steps < 0:
             raise ValueError(f"total_steps must be from 0 on, not {total_steps}")
+        if gemm_interval_seconds != 0 and not 10 <= gemm_interval_seconds < math.inf:
+            raise ValueError(f"gemm_interval_seconds must be 0 or from 10 on, not {gemm_interval_seconds}")
         at = endpoint.configured_port(port, os.environ)
         self._device = _device(device)
         process = ProcessInfo.of(os.environ)
         self._rank = process.rank
         self._total_steps, self._peak_flops = total_steps, peak_flops
         self._compute = ComputeTimer(compute_phases, self._device)
+        # Elsewhere, the time of the forward pass tells more.
+        timed = gemm_interval_seconds and self._device.type == "cuda" and "forward" not in compute_phases
+        self._gemm = GemmTimer(self._device, gemm_interval_seconds) if timed else None
         agent_package = agent()
         self._progress: Callable[..., None] = agent_package.progress if agent_package else _no_agent
         # An older package of the agent may accept fewer values, or steps alone.
@@ -165,6 +173,8 @@ class Monitor:
             **more,
         )
         self._profiler.step(step)
+        if self._gemm:
+            self._gemm.step(self._done_at)
         for every, observe in self.observers:
             if step % every == 0:
                 observe(self.snapshot())
@@ -231,6 +241,7 @@ class Monitor:
             memory=memory(self._device),
             step_seconds=throughput.step_seconds,
             compute_seconds=throughput.compute_seconds,
+            gemm_seconds=self._gemm.seconds if self._gemm else None,
             steps_per_second=throughput.steps_per_second,
             samples_per_second=throughput.samples_per_second,
             tokens_per_second=throughput.tokens_per_second,

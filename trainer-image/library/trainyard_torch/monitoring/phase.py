@@ -25,7 +25,7 @@ class Phase:
         progress: reports a phase that is no part of a step to the agent.
     """
 
-    __slots__ = ("_compute", "_mark", "_meter", "_name", "_profiler", "_progress", "_reported", "_span")
+    __slots__ = ("_compute", "_mark", "_meter", "_name", "_outer", "_profiler", "_progress", "_reported")
 
     def __init__(
         self, name: str, meter: Meter, profiler: Profiler, compute: ComputeTimer, progress: Callable[..., None]
@@ -40,11 +40,10 @@ class Phase:
         self._mark = self._profiler.marked(self._name)
         if self._mark:
             self._mark.__enter__()
-        self._span = None if self._meter.not_training else self._compute.begin(self._name)
+        self._outer = self._compute.enter(self._name, training=not self._meter.not_training)
 
     def __exit__(self, *_: object) -> None:
-        if self._span:
-            self._compute.end(self._span)
+        self._compute.leave(outer=self._outer)
         if self._mark:
             self._mark.__exit__(None, None, None)
         self._meter.leave()

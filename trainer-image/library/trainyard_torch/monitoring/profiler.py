@@ -17,11 +17,12 @@ from typing_extensions import override
 
 from trainyard_torch.errors import first_line
 from trainyard_torch.monitoring import trace
-from trainyard_torch.monitoring.communication import Communication, observed
 from trainyard_torch.monitoring.profile_request import MAX_STEPS, ProfileRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from trainyard_torch.monitoring.communication import Communication
 
 logger = logging.getLogger(__name__)
 FOLDER, FILE = "TRAINYARD_PROFILE_FOLDER", "TRAINYARD_PROFILE_FILE"
@@ -202,10 +203,12 @@ class Profiler:
 
     def _finish(self, made: profile, path: Path | None) -> None:
         try:
-            self.communication = observed(made.events()) or self.communication
             if path:
                 trace.sweep(path.parent, self._rank)
-                trace.save(made.export_chrome_trace, path)
-                logger.warning("the profile of rank %s is in %s", self._rank, path)
+            with trace.exported(made.export_chrome_trace, path or Path(tempfile.gettempdir()) / "sample") as plain:
+                if path:
+                    trace.pack(plain, path)
+                    logger.warning("the profile of rank %s is in %s", self._rank, path)
+                self.communication = trace.communication(plain) or self.communication
         except Exception as error:  # noqa: BLE001 - as above
             logger.warning("no profile of rank %s: %s", self._rank, first_line(error))

@@ -25,6 +25,7 @@ class RankMetrics:
         phases: the seconds in each phase, by name.
         memory: bytes, by `allocated`, `reserved` and `peak` of the device and `host`.
         step_seconds, compute_seconds: the medians over the last steps.
+        gemm_seconds: the time of a GPU for the same matrix products: the median of the last ones.
         steps_per_second, samples_per_second, tokens_per_second: the rates over the last steps.
         shares: the shares of the phases in the time of the last steps.
         mfu: the share of the device's peak.
@@ -45,6 +46,7 @@ class RankMetrics:
     memory: Mapping[str, float] = field(default_factory=dict)
     step_seconds: float | None = None
     compute_seconds: float | None = None
+    gemm_seconds: float | None = None
     steps_per_second: float | None = None
     samples_per_second: float | None = None
     tokens_per_second: float | None = None
@@ -72,6 +74,7 @@ class RankMetrics:
             "data_share": self.shares.get("data", 0.0) if self.shares else None,
             "checkpoint_share": self.shares.get("checkpoint", 0.0) if self.shares else None,
             "memory_bytes": self.memory.get("peak", self.memory.get("host")),
+            "gemm_seconds": self.gemm_seconds,
             "checkpoint_step": self.checkpoint_step,
             "checkpoint_seconds": self.checkpoint_seconds,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,12 +13,21 @@ from typing_extensions import override
 from trainyard_torch.mesh import submesh
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
 
 class Replicated(DistributedDataParallel):  # type: ignore[misc]  # torch is there where this runs
-    """DDP without overhead for a single process: nothing is prepared or averaged."""
+    """DDP without overhead for a single process: nothing is prepared or averaged.
+
+    Attributes:
+        waiting: returns a context for the broadcast of buffers, in which a forward pass waits for rank 0.
+    """
+
+    waiting: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
     def passes(self) -> bool:
@@ -29,6 +39,14 @@ class Replicated(DistributedDataParallel):  # type: ignore[misc]  # torch is the
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the model."""
         return self.module(*inputs, **kwargs) if self.passes else super().forward(*inputs, **kwargs)
+
+    # Private. Without such a method, the broadcast counts as a part of the forward pass.
+    def _sync_buffers(self) -> None:
+        if torch.compiler.is_compiling():
+            super()._sync_buffers()
+        else:
+            with self.waiting():
+                super()._sync_buffers()
 
 
 def alone(model: DistributedDataParallel) -> bool:
