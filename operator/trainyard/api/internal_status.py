@@ -13,6 +13,8 @@ MAX_RESOURCES_LENGTH = 1024
 """Characters of the extended resources of a worker."""
 MAX_REPLACEMENTS = 64
 """Runs of workers that got new pods since the group was created. With more, all workers get new pods."""
+MAX_REPEAT_PODS = 8
+"""Pods of a repeated failure that are stored, and nodes."""
 
 
 class RepeatedFailure(Model):
@@ -24,9 +26,11 @@ class RepeatedFailure(Model):
     """The frames in which it was raised."""
     failures: int = Field(ge=1, le=MAX_JSON_INTEGER)
     """The failures, the last one included."""
-    pods: list[str] = Field(default=[], max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"})
+    pods: list[str] = Field(default=[], max_length=MAX_REPEAT_PODS, json_schema_extra={"x-kubernetes-list-type": "set"})
     """The UIDs of the pods in which it was raised."""
-    nodes: list[str] = Field(default=[], max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"})
+    nodes: list[str] = Field(
+        default=[], max_length=MAX_REPEAT_PODS, json_schema_extra={"x-kubernetes-list-type": "set"}
+    )
     """The nodes of these pods."""
 
 

@@ -114,9 +114,12 @@ def test_index_counts_workers_once_a_second() -> None:
 
 @pytest.mark.parametrize(("path", "body"), [("/v1/report", REPORT), ("/v1/sync", ENDED)])
 async def test_request_beyond_the_burst_is_refused(coordinator: RunningCoordinator, path: str, body: object) -> None:
-    answers = [await coordinator.post(body, path=path) for _ in range(int(POD_BURST) + 3)]
-    assert {status for status, _ in answers[: int(POD_BURST)]} == {200}
+    # More than there are tokens: the bucket fills up meanwhile.
+    answers = [await coordinator.post(body, path=path)]
+    while answers[-1][0] == 200 and len(answers) < 10 * POD_BURST:
+        answers.append(await coordinator.post(body, path=path))
     status, refusal = answers[-1]
+    assert len(answers) > POD_BURST
     assert (status, refusal["reason"]) == (429, "TooOften")
     assert 0 < refusal["after"] <= 1.0
     assert (await coordinator.post(body, coordinator.token("pod-2-1"), path))[0] != 429

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.domain.wording import LONGEST, counted, headline, raised_at
+from trainyard.domain.wording import LONGEST, counted, headline, raised_at, without_last_clause
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):
@@ -56,6 +56,11 @@ def test_headline(message: str, line: str) -> None:
 
 def test_numbers_of_things() -> None:
     assert [counted(number, "pod") for number in (0, 1, 2)] == ["0 pods", "1 pod", "2 pods"]
+
+
+@pytest.mark.parametrize(("sentence", "rest"), [("a; b; c", "a; b"), ("a", "a"), ("", "")])
+def test_last_clause_is_cut_off(sentence: str, rest: str) -> None:
+    assert without_last_clause(sentence) == rest
 
 
 DEEP = "".join(f'  File "/app/src/part{n}.py", line {n}, in f{n}\n    f{n + 1}()\n' for n in range(1, 6))

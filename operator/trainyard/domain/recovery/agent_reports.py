@@ -54,17 +54,17 @@ def merge_agent_reports(snapshot: Snapshot, now: datetime) -> MergedReports:
     return MergedReports(merged, undecided, _timeouts(merged, now))
 
 
-def connect_time_left(snapshot: Snapshot, now: datetime, *, leavers: bool = False) -> timedelta | None:
+def connect_time_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """Return how much longer to wait for agents to connect: to a new leader, or after the start of their containers.
 
-    None where no agent is expected. `leavers`: also wait for the agents of disrupted pods.
+    None where no agent is expected.
     """
     if snapshot.coordinator_up_since is None or not snapshot.expects_agents:
         return None
     waits = [
         AGENT_CONNECT_TIMEOUT - (now - _expected_since(pod, snapshot.coordinator_up_since, now))
         for pod in snapshot.current
-        if pod.running and (leavers or not pod.disruption) and pod.uid not in snapshot.agents
+        if pod.running and pod.uid not in snapshot.agents
     ]
     return max((wait for wait in waits if wait > timedelta()), default=None)
 

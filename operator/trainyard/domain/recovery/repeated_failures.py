@@ -7,7 +7,7 @@ and a lack of memory have no cause here. They are retried as long as the restart
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trainyard.api.internal_status import RepeatedFailure
+from trainyard.api.internal_status import MAX_REPEAT_PODS, RepeatedFailure
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.termination import Exit
@@ -18,7 +18,6 @@ MIN_FAILURES_ON_ONE_NODE = 5
 """The proof where a node's file system may be the cause, and no other node was tried."""
 MAX_START = timedelta(minutes=10)
 """An attempt that ran for longer may have made steps, where its program does not report them."""
-LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def count_repeat(status: TrainingJobStatus, cause: Cause, now: datetime) -> Repe
         before = before.evolve(failures=before.failures + 1)
     pods = dict.fromkeys([*before.pods, pod.uid])
     nodes = dict.fromkeys([*before.nodes, *([pod.node] if pod.node else [])])
-    return before.evolve(pods=[*pods][:LISTED], nodes=[*nodes][:LISTED])
+    return before.evolve(pods=[*pods][:MAX_REPEAT_PODS], nodes=[*nodes][:MAX_REPEAT_PODS])
 
 
 def kept_repeat(status: TrainingJobStatus, cause: Cause, now: datetime) -> RepeatedFailure | None:

@@ -155,7 +155,7 @@ def _disconnected(snapshot: Snapshot) -> set[int]:
     return {
         pod.index
         for pod in snapshot.current
-        if pod.running and not (pod.disruption or pod.ended) and (pod.uid not in agents or agents[pod.uid].vanished)
+        if pod.running and not pod.disruption and (pod.uid not in agents or agents[pod.uid].vanished)
     }
 
 

@@ -61,8 +61,8 @@ def _joining_update(snapshot: Snapshot, now: datetime) -> StatusChanges:
     before, size = snapshot.job.status.internal.joining, snapshot.size
     if not size.scale_up_pending:
         return _joining_ended(snapshot)
-    if snapshot.job.spec.elastic and any(map(has_failed, snapshot.joining)):
-        # All are tried again after the cooldown: the group does not stop for workers that failed before they joined.
+    if any(map(has_failed, snapshot.joining)):
+        # A group that is not elastic restarts with them instead. All are tried again after the cooldown: the group does not stop for workers that failed before they joined.
         return {
             "joining": Joining(
                 current_size=size.current, target_size=size.current, attempt=snapshot.job.status.attempt

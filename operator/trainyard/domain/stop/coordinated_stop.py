@@ -34,7 +34,7 @@ def plan_coordinated_stop(snapshot: Snapshot, now: datetime) -> Outcome | None:
         # A clock was set back, or the status was edited by hand: the stop must not wait for that time.
         return _store(CoordinatedStop(attempt=stop.attempt, time=now, reason=stop.reason, step=stop.step))
     if (stop or _stop_reason(snapshot)) and (
-        wait := connect_time_left(snapshot, now, leavers=True) or _reconnect_time_left(snapshot, now)
+        wait := connect_time_left(snapshot, now) or _reconnect_time_left(snapshot, now)
     ):
         return Outcome(requeue_after=whole_seconds(wait))
     if stop is None:

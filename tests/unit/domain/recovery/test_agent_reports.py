@@ -117,6 +117,23 @@ def test_worker_that_lost_silent_peer_is_no_cause() -> None:
     assert (after(later).status.restarts.disruptions, after(later).status.restarts.failures) == (1, 0)
 
 
+def test_new_leader_waits_for_running_workers_only() -> None:
+    scene = RUNS.waiting(2, "ErrImagePull").reported_failed(1)
+    agents = {uid: agent for uid, agent in (scene.agents or {}).items() if uid != "pod-2-1"}
+    assert act(replace(scene, agents=agents, coordinator_up_since=ago(1))).status.attempt == 2
+
+
+def test_agent_of_the_last_container_is_waited_for() -> None:
+    alone = job(3, template=SUPERVISED).running().with_agents(AgentState.RUNNING, 0).reported_failed(0)
+    restarted = replace(alone, coordinator_up_since=ago(5)).pod(1, running_since=ago(2))
+    assert (act(restarted).status.attempt, act(restarted).requeue_after) == (1, 4.0)
+
+
+def test_no_agent_is_waited_for_without_coordinator() -> None:
+    scene = job(3, template=SUPERVISED).running().deleted(1)
+    assert plan(replace(scene.snapshot, agent=True), NOW).status.attempt == 2
+
+
 PEER = "RuntimeError: Read error [10.0.0.7]:9123: Connection reset by peer"
 
 

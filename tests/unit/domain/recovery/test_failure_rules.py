@@ -94,6 +94,10 @@ def test_init_container_of_admission_is_not_counted(name: str, code: int, expect
     assert outcome(scene.failed(1, exit_code=code, init_container=name)) == expected
 
 
+def test_only_init_container_is_from_admission() -> None:
+    assert outcome(running().failed(1, exit_code=127, init_container="istio-init")) == "Ignore"
+
+
 TAKEN = running().disrupted(1).pod(1, exit=Exit(ago(1), 143, "Error", "terminating"))
 PREEMPTED, TARGET = {"reasons": ["PreemptionByScheduler"]}, {"podConditions": ["DisruptionTarget"]}
 

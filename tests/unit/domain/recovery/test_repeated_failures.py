@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored
+from trainyard.api.internal_status import MAX_REPEAT_PODS, RepeatedFailure
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.plan import plan
-from trainyard.domain.recovery.repeated_failures import KNOWN_CAUSES
-from trainyard.domain.state.termination import Kind
+from trainyard.domain.recovery.repeated_failures import KNOWN_CAUSES, proof
+from trainyard.domain.recovery.root_cause import Cause
+from trainyard.domain.state.termination import Exit, Kind
 
 MODULE = {
     "kind": Kind.FAILED,
@@ -79,6 +81,11 @@ def test_command_with_own_ranks_fails_at_once() -> None:
     assert (ended.status.attempt, failed.reason) == (1, Reason.NON_RETRYABLE)
     assert "started once for each process of the worker" in failed.message
     assert failed.message.endswith("set processesPerReplica: 1")
+
+
+def test_lost_peer_hides_a_certain_cause() -> None:
+    lost = {**BUG, "cause": "startsOwnRanks", "peer_lost": True}
+    assert run(ONE, lost).status.attempt == 2
 
 
 def test_module_on_one_node_gets_more_attempts() -> None:
@@ -149,3 +156,21 @@ def test_change_of_the_job_resets_the_row() -> None:
 
 def test_fixes_are_short_sentences() -> None:
     assert all(len(known.fix.split()) <= 25 for known in KNOWN_CAUSES.values())
+
+
+def test_long_row_names_some_pods_only() -> None:
+    always = {"minRestartScope": RestartScope.GROUP, "rules": [{"action": "Restart", "exitCodes": [1]}]}
+    scene = Scene(job(1, recovery=always).spec.evolve(template=SUPERVISED)).running().with_agents()
+    row = run(scene, *[BUG] * 9, nodes="abcdefghi").status.internal.restart_budget.repeated
+    assert row is not None
+    assert (row.failures, len(row.pods), row.nodes) == (9, MAX_REPEAT_PODS, [*"abcdefgh"])
+
+
+def test_failures_in_one_pod_prove_nothing() -> None:
+    failed = replace(ONE.pods[0], exit=Exit(NOW, 1, "Error", "", cause="program"))
+    cause = Cause(Reason.WORKER_FAILED, 0, failed, NOW)
+    row = RepeatedFailure(exception="TypeError", location="train.py:3", failures=9, pods=["a"], nodes=["x"])
+    assert proof(row, cause) == ""
+    unknown = replace(cause, pod=replace(failed, exit=Exit(NOW, 1, "Error", "")))
+    assert proof(row.evolve(pods=["a", "b"]), unknown) == ""
+    assert "9 attempts in 2 pods" in proof(row.evolve(pods=["a", "b"]), cause)

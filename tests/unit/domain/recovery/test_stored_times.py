@@ -39,6 +39,12 @@ def test_node_is_avoided_for_at_most_a_day() -> None:
     assert later.status.suspect_nodes == []
 
 
+def test_nodes_in_time_excuse_no_other() -> None:
+    nodes = [SuspectNode(name=name, until=until) for name, until in (("good", NOW), ("bad", FAR))]
+    clamped = clamp_future_timestamps(job(3).running().status.evolve(suspect_nodes=nodes), NOW)
+    assert [each.until for each in clamped["suspect_nodes"]] == [NOW, NOW + DAY]
+
+
 def test_failure_in_the_future_ages_from_now() -> None:
     limited = job(3, recovery={"windowSeconds": 3600, "maxRestarts": 1}).running()
     decided = plan(

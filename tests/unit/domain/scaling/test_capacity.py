@@ -16,7 +16,7 @@ from tests.support.elastic_jobs import (
     short_of_capacity,
     shrunk,
 )
-from tests.support.jobs import NOW, SUPERVISED, because, condition, job, summarize
+from tests.support.jobs import NOW, SUPERVISED, because, condition, job, summarize, worker
 from tests.support.reconciles import act, decided, names, running
 from trainyard.api.agent_protocol import StopProgress
 from trainyard.api.internal_status import Group, Joining, Replacement
@@ -93,6 +93,14 @@ def test_first_start_shrinks_to_capacity() -> None:
         2,
         Group(created_in_attempt=1, size=2, replacements=[Replacement(worker=1, attempt=2)]),
     )
+
+
+def test_pod_beyond_the_group_restarts_nothing() -> None:
+    scene = job(4, template=SUPERVISED, elastic=ELASTIC).created().with_status(attempt_start_time=NOW)
+    scene = replace(scene, pods=(*scene.pods, worker(4, workers=4)))
+    for index in (0, 2, 3, 4):
+        scene = scheduled(scene, index, waiting=False)
+    assert decided(change_pod(scene, 1, issue=NO_CAPACITY), 60).status.attempt == 1
 
 
 def test_scales_up_after_cooldown() -> None:

@@ -47,6 +47,11 @@ def test_lost_worker_is_replaced_in_resize() -> None:
     assert decided(scene).status.internal.group == group(1, 2, w0=2)
 
 
+def test_worker_on_unreachable_node_is_replaced_in_resize() -> None:
+    scene = running(3).with_unreachable_node(1, seconds_ago=1).with_spec(replicas=2)
+    assert decided(scene).status.internal.group == group(1, 2, w1=2)
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from tests.support.elastic_jobs import joining_ready
+from tests.support.elastic_jobs import change_pod, joining_ready
 from tests.support.jobs import NOW, Scene, because, summarize
 from tests.support.reconciles import act, decided, names, running
+from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Joining, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.coordinator.assignments import assignment
 from trainyard.domain.decisions import CreateWorker
 from trainyard.domain.scaling.resize import scale_up_events
+from trainyard.domain.state.worker_views import PodIssue
 from trainyard.domain.status.pod_rejections import Refusal, refused
 from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
@@ -54,6 +56,27 @@ def test_waits_for_unprepared_workers() -> None:
     agents["pod-3-1"] = replace(agents["pod-3-1"], prepared=False)
     assert decided(replace(scene, agents=agents)).status.attempt == 1
     assert decided(scene).status.attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("pod", "agent"),
+    [
+        ({"disruption": PodIssue("Evicted", "disk")}, {}),
+        ({}, {"left_at": NOW}),
+        ({}, {"state": AgentState.RUNNING}),
+    ],
+    ids=["disrupted", "disconnected", "running"],
+)
+def test_waits_for_joining_workers_that_cannot_join(pod: dict[str, Any], agent: dict[str, Any]) -> None:
+    scene = joining_ready(joining_ready(growing(), 2), 3)
+    view = replace((scene.agents or {})["pod-3-1"], **agent)
+    assert decided(change_pod(scene, 3, view, **pod)).status.attempt == 1
+
+
+def test_waits_for_the_first_report_of_joining_workers() -> None:
+    scene = joining_ready(joining_ready(growing(), 2), 3)
+    agents = {uid: agent for uid, agent in (scene.agents or {}).items() if uid != "pod-3-1"}
+    assert decided(replace(scene, agents=agents)).status.attempt == 1
 
 
 def test_scale_up_events() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job
 from tests.support.reconciles import act, decided, names
-from trainyard.api.internal_status import Group, Replacement
+from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import Phase
 
@@ -25,6 +25,7 @@ def test_lost_worker_is_replaced_while_others_train() -> None:
         created_in_attempt=1, size=3, replacements=[Replacement(worker=1, attempt=2)]
     )
     assert not scene.status.awaiting_rendezvous, "no worker waits for the operator"
+    assert scene.status.internal.rendezvous == Rendezvous(attempt=2, address="train-worker-0")
     scene = act(act(scene))
     assert names(scene) == ["0-1", "2-1", "1-2"]
     scene = scene.pod(1, scheduled=True, phase="Running", running=True, ready=True, node="node7", ip="10.0.0.7")

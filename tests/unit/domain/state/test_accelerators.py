@@ -88,6 +88,7 @@ def test_auto_counts_the_accelerators_of_the_main_container(limits: Any, count: 
         ({"nvidia.com/mig-1g.5gb": 2}, 1),
         ({"nvidia.com/gpu.shared": 4}, 1),
         ({"google.com/tpu": 4}, 1),
+        ({"google.com/tpu": 0}, 0),
     ],
 )
 def test_visible_accelerators_of_a_container(limits: Any, count: int) -> None:

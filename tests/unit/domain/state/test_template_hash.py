@@ -50,6 +50,11 @@ def test_bounds_without_the_agent_are_part_of_it() -> None:
     assert template_hash(spec(2, **ALONE, **ELASTIC)) != template_hash(spec(2, **ALONE, elastic={"maxReplicas": 5}))
 
 
-def test_hash_is_the_same_in_each_release() -> None:
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [({}, "137dee5e2fcb2afa"), ({**ALONE, **ELASTIC, "parallelism": {"tensor": 2}}, "b8a6b67a52a2c453")],
+    ids=["plain", "all of it"],
+)
+def test_hash_is_the_same_in_each_release(fields: dict[str, Any], expected: str) -> None:
     """Another value would restart every job that is scaled after an upgrade."""
-    assert template_hash(spec(2)) == "137dee5e2fcb2afa"
+    assert template_hash(spec(2, **fields)) == expected

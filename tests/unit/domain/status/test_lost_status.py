@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.jobs import Scene, job
-from tests.unit.domain.recovering import RUNS, act, after
+from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.internal_status import Group, Rendezvous, Replacement
 from trainyard.api.reasons import Reason
@@ -69,24 +69,49 @@ def test_replacement_of_the_adopted_attempt_stays() -> None:
     )
 
 
+@pytest.mark.parametrize("ending", [RUNS.deleted(1), RUNS.failed(1)], ids=["terminating", "exited"])
+def test_replacement_beside_its_ending_pod_is_adopted(ending: Scene) -> None:
+    lost = replace(job(3), pods=(*ending.pods, job(3).running(4).pods[1]), has_service=True)
+    assert made_in(after(lost)) == [1, 4, 1]
+
+
+def test_pods_of_one_attempt_have_no_rendezvous() -> None:
+    lost = replace(job(3), pods=job(3).running(4).pods, has_service=True)
+    adopted = after(lost).status
+    assert (adopted.attempt, adopted.internal.group, adopted.internal.rendezvous) == (4, None, None)
+
+
+def test_agent_at_later_attempt_gets_new_pod() -> None:
+    assert made_in(after(at(RUNS, 1, 7, 1).reported_failed(0))) == [1, 2, 1]
+
+
 @pytest.mark.parametrize(("attempt", "adopted"), [(999_999_999, 999_999_999), (1_000_000_000, 1)])
 def test_implausible_attempts_are_not_adopted(attempt: int, adopted: int) -> None:
     assert act(at(RUNS, attempt, attempt, attempt)).status.attempt == adopted
 
 
+def test_pods_of_stored_attempts_are_not_forged() -> None:
+    """Worker 1 has an earlier pod that is yet to be deleted."""
+    ending = RUNS.failed(2).with_status(attempt=3)
+    pods = (*ending.pods, job(3).running(3).pods[1], job(3).running(4).pods[2])
+    assert made_in(after(replace(ending, pods=pods))) == [1, 3, 4]
+
+
 FORGED = (
     pytest.param(0, 999, id="beside a running worker"),
-    pytest.param(7, 999, id="beyond the group"),
+    pytest.param(3, 999, id="beyond the group"),
 )
 
 
 @pytest.mark.parametrize(("index", "attempt"), FORGED)
 def test_forged_pod_does_not_change_the_attempt(index: int, attempt: int) -> None:
     forged = job(index + 1).running(attempt).pods[index]
-    decided = act(replace(RUNS, pods=(*RUNS.pods, replace(forged, ip="10.6.6.6"))))
-    assert decided.status.attempt == RUNS.status.attempt
-    assert Reason.ATTEMPT_ADOPTED not in {event.reason for event in decided.events}
-    assert "10.6.6.6" not in str(decided.status)
+    forged = replace(forged, ip="10.6.6.6")
+    for pods in ((*RUNS.pods, forged), (forged, *RUNS.pods)):
+        decided = act(replace(RUNS, pods=pods))
+        assert decided.status.attempt == RUNS.status.attempt
+        assert Reason.ATTEMPT_ADOPTED not in {event.reason for event in decided.events}
+        assert "10.6.6.6" not in str(decided.status)
 
 
 @pytest.mark.parametrize(("index", "attempt"), FORGED)

@@ -166,3 +166,10 @@ def test_advice_fits_the_command(command: str, advice: str) -> None:
         template = {"spec": {"containers": [{"name": "main", "image": "trainer:1", "command": words}]}}
         made = act(training(2, 2, template=template), [(2, 1), (2, 1)])
         assert advice in message(made, C.GROUP_SPLIT)
+
+
+def test_advice_ignores_commands_of_sidecars() -> None:
+    sidecar = {"name": "proxy", "image": "proxy:1", "command": ["proxy"]}
+    main = {"name": "main", "image": "trainer:1", "command": ["torchrun", "--standalone", "train.py"]}
+    made = act(training(2, 2, template={"spec": {"containers": [main, sidecar]}}), [(2, 1), (2, 1)])
+    assert "start torchrun without --standalone" in message(made, C.GROUP_SPLIT)
