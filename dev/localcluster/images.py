@@ -110,7 +110,11 @@ IMAGES: Final = {
         Image(
             "frameworks",
             "examples/frameworks",
-            ("examples/frameworks/Dockerfile", "examples/frameworks/requirements.txt"),
+            (
+                "examples/frameworks/Dockerfile",
+                "examples/frameworks/build-requirements.txt",
+                "examples/frameworks/requirements.txt",
+            ),
             "about 2 min",
             6,
             stands_on="trainer",

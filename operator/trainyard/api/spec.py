@@ -47,7 +47,13 @@ class Framework(StrEnum):
     """How workers find each other."""
 
     TORCH = "torch"
+    DEEPSPEED = "deepspeed"
     NONE = "none"
+
+    @property
+    def forms_torch_group(self) -> bool:
+        """Whether the ranks form a process group of torch.distributed."""
+        return self in {Framework.TORCH, Framework.DEEPSPEED}
 
 
 class CleanPods(StrEnum):
@@ -77,7 +83,7 @@ class Network(Model):
 
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: Master for torch, All for none."""
+    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, else Master."""
 
 
 class Parallelism(Model):
@@ -230,7 +236,8 @@ class TrainingJobSpec(Model):
     )
 
     framework: Framework = Framework.TORCH
-    """How workers find each other. torch: sets the variables of torchrun and torch.distributed. none: sets only TRAINYARD_*."""
+    """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
+    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. none: sets only TRAINYARD_*."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

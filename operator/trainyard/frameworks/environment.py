@@ -35,8 +35,11 @@ class FrameworkEnvironment:
     """Variables that users rarely mean to set themselves."""
 
 
+_TORCH = FrameworkEnvironment(torch.identity_variables, torch.tuning_variables, torch.IDENTITY_VARIABLES)
 FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
-    Framework.TORCH: FrameworkEnvironment(torch.identity_variables, torch.tuning_variables, torch.IDENTITY_VARIABLES),
+    Framework.TORCH: _TORCH,
+    # The agent starts the ranks of its launcher.
+    Framework.DEEPSPEED: _TORCH,
     Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
+from trainyard.api.spec import DnsNames, TrainingJobSpec
 from trainyard.domain.state.object_names import worker_host, worker_pod
 from trainyard.domain.state.quantity import quantity
 from trainyard.domain.state.snapshot import JobView
@@ -78,7 +78,7 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
     """Return which workers get a DNS name: the user's choice, or what the framework needs."""
     if spec.network.dns_names is not None:
         return spec.network.dns_names
-    return DnsNames.MASTER if spec.framework is Framework.TORCH else DnsNames.ALL
+    return DnsNames.MASTER if spec.framework.forms_torch_group else DnsNames.ALL
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:

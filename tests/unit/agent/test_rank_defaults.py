@@ -79,4 +79,6 @@ def test_ranks_report_warnings_and_may_open_many_files(program: Path, tmp_path: 
     with running_agent(program, tmp_path, NCCL, NCCL_DEBUG="WARN") as run:
         assert run.wait()[0] == 1
         assert "NCCL WARN Call to ibv_modify_qp failed" in run.message
-        assert int(run.file("limit2")) == min(few_files, 2**20)
+        # The rank that fails first may be the only one that has come so far.
+        limits = {int(file.read_text()) for file in tmp_path.glob("limit*")}
+        assert limits == {min(few_files, 2**20)}

@@ -57,7 +57,7 @@ def worker(job: Json) -> Json:
 def program(job: Json) -> Path:
     """Where the program that it starts lies in the repository."""
     start, path = worker(job)["command"]
-    assert start == "python3"
+    assert start == ("deepspeed" if job["spec"]["framework"] == "deepspeed" else "python3")
     folder, _, name = str(path).rpartition("/")
     assert folder == MOUNT["mountPath"]
     return RECIPES / name

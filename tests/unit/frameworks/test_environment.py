@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.worker_pods import EIGHT_GPUS, Json, container, environment_of, worker
+from trainyard.api.spec import Framework
 from trainyard.frameworks.environment import restart_environment, user_set_identity
 from trainyard.frameworks.manifests import worker_pod
 
@@ -18,7 +19,7 @@ COMMON = {
 }
 
 
-@pytest.mark.parametrize("framework", ["torch", "none"])
+@pytest.mark.parametrize("framework", [*Framework])
 def test_variables_of_every_worker(framework: str) -> None:
     assert environment_of(worker(framework=framework)).items() >= COMMON.items()
 
@@ -34,7 +35,7 @@ def test_framework_none_has_no_other_variables() -> None:
         ({"context": 4, "tensor": 8}, '{"tensor":8,"pipeline":1,"context":4}'),
     ],
 )
-@pytest.mark.parametrize("framework", ["torch", "none"])
+@pytest.mark.parametrize("framework", [*Framework])
 def test_parallelism_is_passed_where_given(framework: str, given: Json, text: str) -> None:
     made = worker(framework=framework, parallelism=given)
     assert environment_of(made)["TRAINYARD_PARALLELISM"] == restart_environment(made)["TRAINYARD_PARALLELISM"] == text

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import NamedTuple, Optional
 
 from trainyard_agent.coordinated_stop import CoordinatedStop
+from trainyard_agent.deepspeed import Ranks, ranks, variables_beside_torchrun
 from trainyard_agent.gpu import has_gpu
 from trainyard_agent.group import Group
 from trainyard_agent.hang import MIN_GPU_LIMIT_SECONDS, MIN_LIMIT_SECONDS
@@ -44,6 +45,15 @@ class Command(NamedTuple):
     words: Sequence[str]
     starts_ranks: bool
     """Whether it starts the ranks itself, as torchrun does."""
+    deepspeed: Optional[Ranks] = None  # noqa: UP045 - Python 3.9
+    """Where the agent starts the ranks of a `deepspeed` command in place of its launcher: how."""
+
+    @classmethod
+    def of(cls, words: Sequence[str], environment: Mapping[str, str], *, starts_ranks: bool) -> Command:
+        """Return the command of a worker with these variables. `starts_ranks`: whether it starts the ranks, as far as the operator knows."""
+        # Without an address of rank 0 the ranks could not meet.
+        found = ranks(words, environment) if starts_ranks and "MASTER_ADDR" in environment else None
+        return cls(found.words, False, found) if found else cls(words, starts_ranks)  # noqa: FBT003 - a field of the tuple
 
 
 class Outcome(NamedTuple):
@@ -142,7 +152,11 @@ class Attempt:
             variables.update({**progress.variables(rank), **shared})
         try:
             if self._warm is None or not self._warm.start(made):
-                self._group.start(self._command.words, made, starts_ranks=self._command.starts_ranks)
+                deepspeed = self._command.deepspeed
+                local_rank_at = deepspeed.local_rank_at if deepspeed else None
+                self._group.start(
+                    self._command.words, made, starts_ranks=self._command.starts_ranks, local_rank_at=local_rank_at
+                )
         except OSError as error:
             return error
         return None
@@ -155,6 +169,8 @@ class Attempt:
         defaulted = rank_defaults(command.words, inherited, world_size, starts_ranks=command.starts_ranks)
         network = network_variables(inherited, defaulted, self._place.workers)
         inherited = {**inherited, **defaulted}
+        if command.deepspeed:
+            inherited = {**variables_beside_torchrun(self._place), **inherited}
         made = {self._place.worker: inherited} if command.starts_ranks else environments(self._place, inherited)
         if not command.starts_ranks and 0 in made:
             made[0].update(network)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from trainyard_agent import processes
 from trainyard_agent.activity import Activity
+from trainyard_agent.deepspeed import with_local_rank
 from trainyard_agent.exit_cause import Tail
 from trainyard_agent.signalling import Signalling, catching_ranks
 from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, TERMINATION_SIGNALS, has_input, spawn
@@ -97,11 +98,17 @@ class Group:
         self.exits, self._signalling, self._starts_ranks = [], Signalling(), False
 
     def start(
-        self, command: Sequence[str], environments: Mapping[int, Mapping[str, str]], *, starts_ranks: bool = False
+        self,
+        command: Sequence[str],
+        environments: Mapping[int, Mapping[str, str]],
+        *,
+        starts_ranks: bool = False,
+        local_rank_at: int | None = None,
     ) -> None:
         """Start the command once for each rank, when nothing runs. Raises OSError where it cannot be started at all.
 
-        `starts_ranks`: the command starts the ranks itself, and signals are meant for those.
+        `starts_ranks`: the command starts the ranks itself, and signals are meant for those. `local_rank_at`: where in the command
+        each rank gets the argument with its local rank; None: nowhere.
         """
         self.reset()
         # Several processes would each get parts of what somebody types.
@@ -110,7 +117,8 @@ class Group:
         for rank, environment in environments.items():
             ours, theirs = os.pipe()
             try:
-                pid = spawn(command, environment, theirs, shares_input=shares_input)
+                words = with_local_rank(command, local_rank_at, environment)
+                pid = spawn(words, environment, theirs, shares_input=shares_input)
             except OSError:
                 os.close(ours)
                 raise

@@ -75,7 +75,13 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
     attempt, state = restarts.attempt or own_place.attempt, AgentState.WAITING if wait else AgentState.RUNNING
     with group, Sync(os.environ, _log, group.wake, attempt, state) as sync:
         probes = ProbeState(os.environ, _log)
-        worker = Worker(Command(command, starts_ranks), os.environ, group, sync, _log, restarts, probes)
+        started = Command.of(command, os.environ, starts_ranks=starts_ranks)
+        if started.deepspeed:
+            unused = " ".join(started.deepspeed.unused) or "none"
+            _log(
+                f"starting the ranks in place of the deepspeed launcher; options of the launcher that are not used: {unused}"
+            )
+        worker = Worker(started, os.environ, group, sync, _log, restarts, probes)
         exited = worker.run(wait=wait)
         if exited.message is not None:
             _write(exited.message)

@@ -52,7 +52,7 @@ class Worker:
     ) -> None:
         self._command, self._inherited, self._group, self._sync, self._log = command, environment, group, sync, log
         # A process that was forked from another one has no standard input.
-        can_prepare = sync.is_active and not command.starts_ranks and not has_input()
+        can_prepare = sync.is_active and not command.starts_ranks and not command.deepspeed and not has_input()
         self._warm = WarmStart(command.words, group, log, lambda: sync.is_active) if can_prepare else None
         self._attempt = restarts.attempt or int(environment["TRAINYARD_ATTEMPT"])
         self._grace = grace_seconds(environment)

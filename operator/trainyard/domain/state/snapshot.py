@@ -11,7 +11,7 @@ from trainyard.api.constants import AGENT
 from trainyard.api.internal_status import MAX_REPLACEMENTS
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Agent, RestartScope
-from trainyard.api.spec import Framework, TrainingJobSpec
+from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
 from trainyard.domain.state.group_health import Health, health
@@ -53,7 +53,7 @@ class JobView:
     @property
     def uses_torchrun_rendezvous(self) -> bool:
         """Whether torchrun forms a new group by itself when workers join or exit: an elastic job without the agent."""
-        by_torchrun = self.spec.framework is Framework.TORCH and self.spec.recovery.agent is Agent.NONE
+        by_torchrun = self.spec.framework.forms_torch_group and self.spec.recovery.agent is Agent.NONE
         return by_torchrun and self.spec.elastic is not None
 
     @cached_property

@@ -11,7 +11,6 @@ from fnmatch import fnmatchcase
 from posixpath import basename
 
 from trainyard.api.reasons import Reason
-from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue
 from trainyard.domain.state.snapshot import JobView, Snapshot
@@ -61,7 +60,7 @@ def _split_group(snapshot: Snapshot) -> ConditionUpdate | None:
     job = snapshot.job
     workers, each = snapshot.size.current, job.processes
     expected = workers * each
-    if job.spec.framework is not Framework.TORCH or expected == 1:
+    if not job.spec.framework.forms_torch_group or expected == 1:
         return None
     formed = [report.groups for report in snapshot.attempt_reports if report.groups and report.index < workers]
     sizes, leaders = {groups.size for groups in formed}, sum(groups.leaders for groups in formed)
@@ -116,6 +115,11 @@ def _advice(job: JobView, formed: Sequence[FormedGroups], workers: int) -> str:
         return (
             "start the program with python and no launcher, or use"
             f" accelerate launch {flags} --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT"
+        )
+    if "deepspeed" in words:
+        return (
+            "make deepspeed the command itself, without a shell or wrapper before it and without --include, --exclude,"
+            " --autotuning, --bind_cores_to_rank and --enable_each_rank_log: the agent then starts its ranks as one group"
         )
     return (
         "start the program with python or torchrun, and call init_process_group without a rank, a world size and an address"
