@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from tests.unit.controller.raw_job import RAW
 from trainyard.api.status import Phase, TrainingJobStatus
 from trainyard.controller.reconcile.resources import MAX_SPEC_BYTES, job_record
@@ -67,3 +69,24 @@ def test_annotation_of_another_kind_is_no_request() -> None:
     view = job_record(raw).view
     assert view is not None
     assert view.stack_request == ""
+
+
+@pytest.mark.parametrize("phase", [Phase.COMPLETE, Phase.FAILED])
+def test_finished_job_is_kept_without_its_template(phase: Phase) -> None:
+    """A tenant's finished jobs stay for ever, and no quota of pods counts them."""
+    container = {"name": "main", "image": "i" * 1000, "args": ["a" * 100_000], "env": [{"name": "A", "value": "b" * 1000}]}
+    spec = {"replicas": 3, "lifecycle": {"ttlSecondsAfterFinished": 60}, "template": {"spec": {"containers": [container]}}}
+    running = job_record({**RAW, "spec": spec})
+    assert len(running.text) > 100_000
+    finished = TrainingJobStatus().evolve(phase=phase)
+    for record in (running.with_status(finished, 9), job_record({**RAW, "spec": spec, "status": finished.dump()})):
+        assert len(record.text) < 1000
+        assert not record.problem
+        assert record.view is not None
+        assert (record.view.spec.replicas, record.view.spec.lifecycle.ttl_seconds_after_finished) == (3, 60)
+
+
+@pytest.mark.parametrize("template", [None, {}, {"spec": {"containers": []}}])
+def test_finished_job_without_a_container_is_a_problem(template: object) -> None:
+    status = TrainingJobStatus().evolve(phase=Phase.COMPLETE)
+    assert job_record({**RAW, "spec": {"template": template}, "status": status.dump()}).problem
