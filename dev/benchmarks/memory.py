@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,6 @@ from aiohttp import web
 
 from dev.localcluster.say import complain, say
 from trainyard.api.status import Phase
-from trainyard.controller.kopf_adapter import watch_scope
 from trainyard.controller.kopf_adapter.watch_scope import JobInformer
 from trainyard.controller.reconcile.resources import MAX_SPEC_BYTES, PAGE_JOBS, JobRecord
 from trainyard.kube.session import Endpoint, Session
@@ -27,7 +25,6 @@ from trainyard.kube.store import Store
 
 JOBS: Final = 1000
 LISTS: Final = 3
-MIB: Final = 1 << 20
 MAX_PEAK_MIB: Final = 0.8 * 1024
 """Of the limit of 1 GiB in the chart's values: the threshold of the alert TrainyardMemoryHigh."""
 OUTPUT: Final = Path("build/bench/memory.json")
@@ -80,22 +77,21 @@ class Server:
         return web.json_response({"metadata": metadata, "items": items})
 
 
-def rss_mib() -> float:
-    """Return the resident memory of this process."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / MIB
+def memory_mib(name: str) -> float:
+    """Return a figure of this process: `VmRSS`, its resident memory, or `VmHWM`, the peak of it."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1024
 
 
 async def list_jobs(url: str, page: int) -> tuple[float, float, int]:
     """List the jobs several times. Return the memory before and after the first list, and how many jobs are readable."""
-    watch_scope.PAGE_JOBS = page  # type: ignore[misc]
-    session, before, after = Session(Endpoint(server=url)), rss_mib(), 0.0
+    session, before, after = Session(Endpoint(server=url)), memory_mib("VmRSS"), 0.0
     jobs: Store[JobRecord, str] = Store(lambda record: record.uid)
-    informer = JobInformer(session, None, jobs, lambda _: None, 300)
+    informer = JobInformer(session, None, jobs, lambda _: None, 300, page_size=page)
     try:
         for _ in range(LISTS):
             await informer.relist()
-            after = after or rss_mib()
+            after = after or memory_mib("VmRSS")
     finally:
         await session.close()
     return before, after, sum(not record.problem for record in jobs.values())
@@ -104,9 +100,8 @@ async def list_jobs(url: str, page: int) -> tuple[float, float, int]:
 def measure(url: str, page: int, phase: Phase, expected: int) -> Figure:
     """Return the figures of this process, which does nothing else."""
     before, after, readable = asyncio.run(list_jobs(url, page))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     problem = "" if readable == expected else f"{expected - readable} of {expected} jobs cannot be read"
-    return Figure(phase, page, expected, before, after, peak, problem)
+    return Figure(phase, page, expected, before, after, memory_mib("VmHWM"), problem)
 
 
 async def figure(jobs: int, page: int, phase: Phase) -> Figure:

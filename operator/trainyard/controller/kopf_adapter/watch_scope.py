@@ -53,6 +53,7 @@ class JobInformer:
     relist_seconds: float
     accelerators: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
     """How the processes of workers are counted."""
+    page_size: int = PAGE_JOBS
     clock: Callable[[], float] = time.monotonic
     backoff: Callable[[int], float] = field(default_factory=lambda: Backoff(cap=30.0))
     synced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -95,7 +96,7 @@ class JobInformer:
         """List once, and compare the result with the cache."""
         path = TRAINING_JOBS.path(self.namespace)
         try:
-            records, version = await read_all(self.session, path, {}, PAGE_JOBS, self._record)
+            records, version = await read_all(self.session, path, {}, self.page_size, self._record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ApiError(0, "MalformedAnswer", f"an item of the list is not a TrainingJob: {error!r}") from error
         changed = self.jobs.replace(records, int(version))
