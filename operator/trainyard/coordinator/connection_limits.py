@@ -23,6 +23,8 @@ MIN_AGE_SECONDS = 1.0
 """A connection of this age has had its time to send a token, and gives way to an equal one."""
 WORKER_CONNECTIONS_PER_SECOND, WORKER_BURST = 5.0, 50.0
 """New connections of each worker. A handshake costs about a millisecond."""
+NAMESPACE_CONNECTIONS_PER_SECOND, NAMESPACE_CONNECTION_BURST = 0.5, 20.0
+"""New connections of all workers of a namespace, for each share of it. An agent connects for each report, every 5 seconds or later."""
 UNKNOWN_CONNECTIONS_PER_SECOND, UNKNOWN_BURST = 50.0, 200.0
 """New connections of each address without known workers."""
 ALL_UNKNOWN_CONNECTIONS_PER_SECOND, ALL_UNKNOWN_BURST = 200.0, 1000.0
@@ -68,13 +70,16 @@ class ConnectionLimits:
         self.workers = workers
         self.clock = clock
         self._of_workers = RateLimits(WORKER_CONNECTIONS_PER_SECOND, WORKER_BURST, clock)
+        self._of_namespaces = RateLimits(NAMESPACE_CONNECTIONS_PER_SECOND, NAMESPACE_CONNECTION_BURST, clock)
         self._of_unknown = RateLimits(UNKNOWN_CONNECTIONS_PER_SECOND, UNKNOWN_BURST, clock)
         self._of_all_unknown = RateLimits(ALL_UNKNOWN_CONNECTIONS_PER_SECOND, ALL_UNKNOWN_BURST, clock)
 
     def is_within_rate(self, address: str) -> bool:
         """Count a new connection of this address. Return whether it may go on to a handshake."""
         if workers := self.workers.at(address):
-            return self._of_workers.take(address, workers) == 0.0
+            namespace = self.workers.namespace_at(address) or ""
+            of_worker = self._of_workers.take(address, workers) == 0.0
+            return of_worker and self._of_namespaces.take(namespace, self.workers.shares(namespace)) == 0.0
         return self._of_unknown.take(address) == 0.0 and self._of_all_unknown.take("") == 0.0
 
     def make_room(self, address: str, strangers: Sequence[Stranger]) -> Stranger | Refusal | None:
