@@ -16,7 +16,14 @@ from trainyard.api.constants import LABEL_JOB_UID
 from trainyard.controller.bootstrap.health import Watch
 from trainyard.controller.kopf_adapter.shell import EventHandler
 from trainyard.controller.reconcile.caches import Cache
-from trainyard.controller.reconcile.resources import PAGE_JOBS, TRAINING_JOBS, JobRecord, job_record, pod_record, service_record
+from trainyard.controller.reconcile.resources import (
+    PAGE_JOBS,
+    TRAINING_JOBS,
+    JobRecord,
+    job_record,
+    pod_record,
+    service_record,
+)
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
 from trainyard.engine.queue import WorkQueue
 from trainyard.kube.backoff import Backoff

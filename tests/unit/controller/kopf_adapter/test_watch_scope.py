@@ -11,8 +11,7 @@ import pytest
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.kubelet import LAB, Lab
-from trainyard.controller.kopf_adapter import shell
-from trainyard.controller.kopf_adapter import watch_scope as feed_module
+from trainyard.controller.kopf_adapter import shell, watch_scope as feed_module
 from trainyard.controller.kopf_adapter.watch_scope import JobInformer
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord
 from trainyard.kube.errors import ApiError

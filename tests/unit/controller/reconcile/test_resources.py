@@ -74,8 +74,17 @@ def test_annotation_of_another_kind_is_no_request() -> None:
 @pytest.mark.parametrize("phase", [Phase.COMPLETE, Phase.FAILED])
 def test_finished_job_is_kept_without_its_template(phase: Phase) -> None:
     """A tenant's finished jobs stay for ever, and no quota of pods counts them."""
-    container = {"name": "main", "image": "i" * 1000, "args": ["a" * 100_000], "env": [{"name": "A", "value": "b" * 1000}]}
-    spec = {"replicas": 3, "lifecycle": {"ttlSecondsAfterFinished": 60}, "template": {"spec": {"containers": [container]}}}
+    container = {
+        "name": "main",
+        "image": "i" * 1000,
+        "args": ["a" * 100_000],
+        "env": [{"name": "A", "value": "b" * 1000}],
+    }
+    spec = {
+        "replicas": 3,
+        "lifecycle": {"ttlSecondsAfterFinished": 60},
+        "template": {"spec": {"containers": [container]}},
+    }
     running = job_record({**RAW, "spec": spec})
     assert len(running.text) > 100_000
     finished = TrainingJobStatus().evolve(phase=phase)
