@@ -40,7 +40,7 @@ class Stranger:
     """When it was accepted, by the clock of the limits."""
     close: Callable[[], object]
     serving: bool = False
-    """Whether a request is in progress: it has limits of its own, and is not interrupted."""
+    """Whether a request is being handled: it has limits of its own, and is not interrupted. Its body has arrived."""
 
 
 class Refusal(Enum):
