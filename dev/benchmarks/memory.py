@@ -53,11 +53,18 @@ def job(number: int, version: int, phase: Phase) -> dict[str, Any]:
     """Return a TrainingJob whose spec has almost the largest size."""
     environment = [{"name": f"V{each}", "value": f"{number:08d}" * 128} for each in range(MAX_SPEC_BYTES // 1100)]
     container = {"name": "main", "image": "example", "command": ["python"], "env": environment}
+    ended = {
+        "type": "Complete",
+        "status": "True",
+        "reason": "Completed",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
     metadata = {"uid": str(number), "name": f"job-{number}", "namespace": "lab", "resourceVersion": str(version)}
     return {
         "metadata": {**metadata, "generation": 1},
         "spec": {"lifecycle": {"suspend": phase is Phase.SUSPENDED}, "template": {"spec": {"containers": [container]}}},
-        "status": {"phase": phase, "attempt": 1},
+        "status": {"phase": phase, "attempt": 1, "conditions": [ended] if phase is Phase.COMPLETE else []},
     }
 
 
