@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiohttp import web
+from typing_extensions import override
 
 from dev.localcluster.say import complain, say
 from trainyard.api.status import Phase
@@ -42,6 +43,7 @@ class Figure:
     peak_mib: float
     problem: str = ""
 
+    @override
     def __str__(self) -> str:
         return (
             f"{self.jobs:,} jobs, {self.phase}, pages of {self.page}: {self.before_mib:.0f} MiB before, "

@@ -36,7 +36,7 @@ def test_files_are_checked_before_they_are_signed() -> None:
 
 
 def test_scan_precedes_everything_that_is_pushed() -> None:
-    """A chart's version is pushed once: a scan behind it would leave an unsigned chart that nobody can replace."""
+    """A chart's version is pushed once: a scan behind it would leave an unsigned chart that cannot be replaced."""
     text = scripts("build")
     assert 0 < text.index("audit --frozen") < text.index("docker/config.json") < text.index("make release")
     assert "audit --frozen" not in scripts("sign")
