@@ -41,6 +41,8 @@ class Stranger:
     close: Callable[[], object]
     serving: bool = False
     """Whether a request is being handled: it has limits of its own, and is not interrupted. Its body has arrived."""
+    receiving: bool = False
+    """Whether the body of a request is arriving: its sender sets the pace. It gives way after all idle ones."""
 
 
 class Refusal(Enum):
@@ -118,5 +120,5 @@ class ConnectionLimits:
 
 
 def _oldest_first(strangers: Sequence[Stranger]) -> list[Stranger]:
-    """Return the strangers without a request in progress, the oldest first."""
-    return sorted((each for each in strangers if not each.serving), key=lambda each: each.since)
+    """Return the strangers whose request is not being handled: idle ones first, and of these the oldest."""
+    return sorted((each for each in strangers if not each.serving), key=lambda each: (each.receiving, each.since))

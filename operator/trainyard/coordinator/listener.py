@@ -188,15 +188,15 @@ class _ConnectionAcceptor:
 
     def _strangers(self) -> list[Stranger]:
         """Return the unauthenticated connections."""
-        authenticated = self._authenticated.connections
-        handled = self._authenticated.serving - self._authenticated.receiving
+        authenticated, receiving = self._authenticated.connections, self._authenticated.receiving
+        handled = self._authenticated.serving - receiving
         self._accepted = {
             handler: stranger
             for handler, stranger in self._accepted.items()
             if handler.transport is not None and handler not in authenticated
         }
         for handler, stranger in self._accepted.items():
-            stranger.serving = handler in handled
+            stranger.serving, stranger.receiving = handler in handled, handler in receiving
         return [*self.handshakes.values(), *self._accepted.values()]
 
     async def _shake_hands(self, connection: socket.socket, address: str) -> None:
