@@ -19,7 +19,7 @@ timed = start=$$(date +%s); $(2); code=$$?; seconds=$$(($$(date +%s) - start)); 
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
+.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-memory bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ bench-scale: setup ## The operator at scale, compared with Kubeflow and JobSet: 
 
 bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agents.json (3 minutes)
 	@$(RUN) python -m dev.benchmarks.agents
+
+bench-memory: setup ## 1,000 jobs of the largest size in the operator's memory: build/bench/memory.json (5 minutes)
+	@$(RUN) python -m dev.benchmarks.memory
 
 bench-recovery: setup ## Idle time after faults, compared with Kubeflow and JobSet: build/bench/recovery.json (root; 2 hours)
 	@$(RUN) python -m dev.benchmarks.recovery

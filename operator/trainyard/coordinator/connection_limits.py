@@ -23,6 +23,8 @@ MIN_AGE_SECONDS = 1.0
 """A connection of this age has had its time to send a token, and gives way to an equal one."""
 WORKER_CONNECTIONS_PER_SECOND, WORKER_BURST = 5.0, 50.0
 """New connections of each worker. A handshake costs about a millisecond."""
+NAMESPACE_CONNECTIONS_PER_SECOND, NAMESPACE_CONNECTION_BURST = 0.5, 20.0
+"""New connections of all workers of a namespace, for each share of it. An agent connects for each report, every 5 seconds or later."""
 UNKNOWN_CONNECTIONS_PER_SECOND, UNKNOWN_BURST = 50.0, 200.0
 """New connections of each address without known workers."""
 ALL_UNKNOWN_CONNECTIONS_PER_SECOND, ALL_UNKNOWN_BURST = 200.0, 1000.0
@@ -38,7 +40,9 @@ class Stranger:
     """When it was accepted, by the clock of the limits."""
     close: Callable[[], object]
     serving: bool = False
-    """Whether a request is in progress: it has limits of its own, and is not interrupted."""
+    """Whether a request is being handled: it has limits of its own, and is not interrupted. Its body has arrived."""
+    receiving: bool = False
+    """Whether the body of a request is arriving: its sender sets the pace. It gives way after all idle ones."""
 
 
 class Refusal(Enum):
@@ -68,13 +72,16 @@ class ConnectionLimits:
         self.workers = workers
         self.clock = clock
         self._of_workers = RateLimits(WORKER_CONNECTIONS_PER_SECOND, WORKER_BURST, clock)
+        self._of_namespaces = RateLimits(NAMESPACE_CONNECTIONS_PER_SECOND, NAMESPACE_CONNECTION_BURST, clock)
         self._of_unknown = RateLimits(UNKNOWN_CONNECTIONS_PER_SECOND, UNKNOWN_BURST, clock)
         self._of_all_unknown = RateLimits(ALL_UNKNOWN_CONNECTIONS_PER_SECOND, ALL_UNKNOWN_BURST, clock)
 
     def is_within_rate(self, address: str) -> bool:
         """Count a new connection of this address. Return whether it may go on to a handshake."""
         if workers := self.workers.at(address):
-            return self._of_workers.take(address, workers) == 0.0
+            namespace = self.workers.namespace_at(address) or ""
+            of_worker = self._of_workers.take(address, workers) == 0.0
+            return of_worker and self._of_namespaces.take(namespace, self.workers.shares(namespace)) == 0.0
         return self._of_unknown.take(address) == 0.0 and self._of_all_unknown.take("") == 0.0
 
     def make_room(self, address: str, strangers: Sequence[Stranger]) -> Stranger | Refusal | None:
@@ -113,5 +120,5 @@ class ConnectionLimits:
 
 
 def _oldest_first(strangers: Sequence[Stranger]) -> list[Stranger]:
-    """Return the strangers without a request in progress, the oldest first."""
-    return sorted((each for each in strangers if not each.serving), key=lambda each: each.since)
+    """Return the strangers whose request is not being handled: idle ones first, and of these the oldest."""
+    return sorted((each for each in strangers if not each.serving), key=lambda each: (each.receiving, each.since))

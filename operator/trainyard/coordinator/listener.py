@@ -49,6 +49,8 @@ class AuthenticatedConnections:
         self.serving: set[asyncio.BaseProtocol] = set()
         """All connections with a request in progress, unauthenticated ones included: requests have limits of their
         own."""
+        self.receiving: set[asyncio.BaseProtocol] = set()
+        """Those of them whose request has not arrived as a whole. They give way like idle ones: its sender sets the pace."""
 
     @contextmanager
     def request_in_progress(self, connection: asyncio.BaseProtocol) -> Iterator[None]:
@@ -58,6 +60,15 @@ class AuthenticatedConnections:
             yield
         finally:
             self.serving.discard(connection)
+
+    @contextmanager
+    def body_in_transit(self, connection: asyncio.BaseProtocol) -> Iterator[None]:
+        """Mark the connection as receiving the body of its request while inside."""
+        self.receiving.add(connection)
+        try:
+            yield
+        finally:
+            self.receiving.discard(connection)
 
     def add(self, job: str, pod: str, connection: web.RequestHandler) -> None:
         """Register the connection of a pod, and close the one that the pod had before."""
@@ -177,14 +188,15 @@ class _ConnectionAcceptor:
 
     def _strangers(self) -> list[Stranger]:
         """Return the unauthenticated connections."""
-        authenticated, serving = self._authenticated.connections, self._authenticated.serving
+        authenticated, receiving = self._authenticated.connections, self._authenticated.receiving
+        handled = self._authenticated.serving - receiving
         self._accepted = {
             handler: stranger
             for handler, stranger in self._accepted.items()
             if handler.transport is not None and handler not in authenticated
         }
         for handler, stranger in self._accepted.items():
-            stranger.serving = handler in serving
+            stranger.serving, stranger.receiving = handler in handled, handler in receiving
         return [*self.handshakes.values(), *self._accepted.values()]
 
     async def _shake_hands(self, connection: socket.socket, address: str) -> None:

@@ -11,8 +11,9 @@ POD_REQUESTS_PER_SECOND, POD_BURST = 4.0, 40.0
 """Of one pod, on both routes. An agent reports every 5 seconds, and asks again when the state of its worker changes."""
 NAMESPACE_REQUESTS_PER_SECOND, NAMESPACE_BURST = 1.0, 20.0
 """Of all pods of a namespace, for each share of it. 10,000 agents of one namespace may all ask at the same moment."""
-NAMESPACE_BASE_SHARES = 20
-"""Shares of every namespace, beside one for each worker in it."""
+COMMON_SHARES = 20
+"""Shares that all namespaces with workers divide among them, each at least one. A namespace has one more for each of its workers.
+So a tenant gains little by many namespaces: only workers count."""
 ROUNDING_SECONDS = 1e-9
 """By which a sum of intervals may be off."""
 MAX_KEYS = 65_536
@@ -75,6 +76,11 @@ class WorkerIndex:
         self._refresh()
         return self._by_namespace.get(namespace, 0)
 
+    def shares(self, namespace: str) -> int:
+        """Return the share of this namespace in limits that grow with its workers."""
+        self._refresh()
+        return self._by_namespace.get(namespace, 0) + max(1, COMMON_SHARES // max(1, len(self._by_namespace)))
+
     def _refresh(self) -> None:
         if self.clock() - self._built_at < INDEX_SECONDS:
             return
@@ -99,8 +105,7 @@ class RequestLimits:
         """Count a request of this pod. Raises RefusedError where the pod or its namespace has made too many."""
         if wait := self._pods.take(pod.uid):
             raise RefusedError(RejectionReason.TOO_OFTEN, f"pod {pod.name} sends too many requests", wait)
-        shares = NAMESPACE_BASE_SHARES + self._workers.in_namespace(pod.namespace)
-        if wait := self._namespaces.take(pod.namespace, shares):
+        if wait := self._namespaces.take(pod.namespace, self._workers.shares(pod.namespace)):
             raise RefusedError(
                 RejectionReason.TOO_OFTEN, f"the workers in namespace {pod.namespace} send too many requests", wait
             )

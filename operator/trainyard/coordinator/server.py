@@ -205,12 +205,13 @@ class CoordinatorServer:
             raise too_large
         body = bytearray()
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-                # A body that is sent in chunks has no length before its end.
-                while chunk := await request.content.readany():
-                    body += chunk
-                    if len(body) > limit:
-                        raise too_large
+            with self.authenticated.body_in_transit(request.protocol):
+                async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+                    # A body that is sent in chunks has no length before its end.
+                    while chunk := await request.content.readany():
+                        body += chunk
+                        if len(body) > limit:
+                            raise too_large
         except web.HTTPRequestEntityTooLarge as error:
             raise too_large from error
         except (HttpProcessingError, ClientError, ConnectionError) as error:

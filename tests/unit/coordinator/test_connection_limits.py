@@ -138,6 +138,33 @@ def test_handshakes_of_an_address_have_a_rate() -> None:
     assert made.is_within_rate("10.1.0.3")
 
 
+def test_idle_connection_gives_way_before_a_slow_body() -> None:
+    slow = [
+        Stranger(f"{LAB}.0.{n}", CLOCK.now - OLD, bool, receiving=True) for n in range(MAX_UNAUTHENTICATED_CONNECTIONS)
+    ]
+    made = limits(ONE)
+    idle = Stranger(slow[-1].address, CLOCK.now - OLD / 2 - 0.1, bool)
+    assert made.make_room(f"{LAB}.0.199", [*slow[:-1], idle]) is idle
+    assert made.make_room(f"{LAB}.0.199", slow) is slow[0]
+    handled = [replace(each, receiving=False, serving=True) for each in slow]
+    assert made.make_room(f"{LAB}.0.199", handled) is Refusal.WAIT
+
+
+@pytest.mark.parametrize("namespaces", [1, 200])
+def test_handshakes_of_a_tenant_have_a_rate(namespaces: int) -> None:
+    """All of 200 hostile workers, in one namespace or in one each, connect as often as they can."""
+    hostile = [replace(pod, namespace=f"evil-{n % namespaces}") for n, pod in enumerate(workers(MALLORY, "", 200))]
+    clock = Clock()
+    index = WorkerIndex(lambda: [*hostile, *workers(LAB, "lab", 1)], clock)
+    made, admitted = ConnectionLimits(index, clock), 0
+    for second in range(60):
+        clock.now += 1.0
+        granted = sum(made.is_within_rate(pod.ip) for pod in hostile for _ in range(6))
+        admitted += granted if second >= 50 else 0
+        assert second % 5 or made.is_within_rate(f"{LAB}.0.0"), "the honest agent reports every five seconds"
+    assert admitted <= 10 * 200, "at most one a second for each worker, once the bursts are used up"
+
+
 @pytest.mark.parametrize(
     ("given_as", "plain"),
     [

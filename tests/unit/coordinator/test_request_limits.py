@@ -11,13 +11,14 @@ from tests.support.running_coordinator import RunningCoordinator
 from trainyard.coordinator import request_limits
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.request_limits import (
-    NAMESPACE_BASE_SHARES,
+    COMMON_SHARES,
     NAMESPACE_BURST,
     POD_BURST,
     RateLimits,
     RequestLimits,
     WorkerIndex,
 )
+from trainyard.domain.state.worker_views import PodView
 
 REPORT = {"attempt": 1, "ranks": {"1": {"step": 7}}}
 ENDED = {"attempt": 1, "state": "ended"}
@@ -85,16 +86,36 @@ def test_pods_of_other_namespaces_keep_their_share() -> None:
     noisy = [replace(pods[0], uid=f"noisy-{n}", namespace="noisy") for n in range(50)]
     limits = RequestLimits(WorkerIndex(lambda: [*noisy, *pods], Clock()), Clock())
 
-    def accepted(pod: Any) -> bool:
-        try:
-            limits.check(pod)
-        except RefusedError as refused:
-            return refused.reason is not RejectionReason.TOO_OFTEN
-        return True
+    count = sum(passes(limits, pod) for pod in noisy for _ in range(100))
+    assert count == int(NAMESPACE_BURST) * (COMMON_SHARES // 2 + 50)
+    assert passes(limits, pods[0])
 
-    count = sum(accepted(pod) for pod in noisy for _ in range(100))
-    assert count == int(NAMESPACE_BURST) * (NAMESPACE_BASE_SHARES + 50)
-    assert accepted(pods[0])
+
+def test_many_namespaces_gain_a_tenant_little() -> None:
+    """One worker in each of 200 namespaces, beside 200 workers in one namespace: the tenant may ask twice as often at most."""
+    (pod,) = job(1).running().pods
+
+    def accepted(namespaces: int) -> int:
+        clock = Clock()
+        pods = [replace(pod, uid=f"{n}", namespace=f"evil-{n % namespaces}") for n in range(200)]
+        limits = RequestLimits(WorkerIndex(lambda: [*pods, pod], clock), clock)
+        count = 0
+        for second in range(40):
+            clock.now += 1.0
+            # After the bursts of the first seconds.
+            count += sum(passes(limits, each) for each in pods for _ in range(5)) if second > 20 else 0
+            assert passes(limits, pod), "the honest worker asks once a second"
+        return count
+
+    assert accepted(200) <= 2.1 * accepted(1)
+
+
+def passes(limits: RequestLimits, pod: PodView) -> bool:
+    try:
+        limits.check(pod)
+    except RefusedError as refused:
+        return refused.reason is not RejectionReason.TOO_OFTEN
+    return True
 
 
 def test_index_counts_workers_once_a_second() -> None:

@@ -12,8 +12,8 @@ PROGRAM = "program"
 """An exception of the program itself."""
 VARIABLES = r"(?:RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT|(?:SLURM|OMPI|PMI|PMIX|MPI|TF)_\w+|\w+_RANK|\w+_WORLD_SIZE)"
 """Variables of ranks, under the names of all launchers."""
-DENIED = r"\[Errno (?:2|13|30)\] [^:\n]+: b?'"
-"""No such file, permission denied, or a read-only file system."""
+DENIED = r"\[Errno (?:2|13|30)\] [^:\n]{1,80}: b?'"
+"""No such file, permission denied, or a read-only file system. Bounded, so that the search takes linear time."""
 
 
 class Mark(NamedTuple):
@@ -45,7 +45,9 @@ MARKS = (
     ),
     Mark(
         "missingLibrary",
-        re.compile(r"ImportError: .*(?:cannot open shared object file|undefined symbol|not found \(req)"),
+        re.compile(
+            r"ImportError: (?:(?!ImportError: ).)*?(?:cannot open shared object file|undefined symbol|not found \(req)"
+        ),
     ),
     Mark(
         "noAccelerator", re.compile(r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver")

@@ -21,7 +21,7 @@ ASIDE = re.compile(
     r"Exception ignored |Exception in thread |Error in (atexit\.|sys\.)|Task exception was never retrieved|future: <"
 )
 """How the line before a traceback starts that ends no program: of a finalizer, a thread, an exit handler, a task."""
-LOG_LINE = re.compile(r"\S+:\d+: \w*Warning: |(\[rank\d+\]:)?\[?[WEIF](\d{4} |\])")
+LOG_LINE = re.compile(r"\S{1,256}:\d{1,9}: \w{0,80}Warning: |(\[rank\d+\]:)?\[?[WEIF](\d{4} |\])")
 """Warnings of Python, and what torch and its launcher log: no part of an exception's text."""
 THROWN = re.compile(
     r"^terminate called after throwing an instance of '([^'\n]+)'(?:\n\s*what\(\): *(.*))?", re.MULTILINE

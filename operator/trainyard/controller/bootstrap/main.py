@@ -16,6 +16,7 @@ from trainyard.controller.bootstrap.http_server import ListenError
 from trainyard.controller.bootstrap.limits import collect_garbage_rarely, raise_open_file_limit
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter import shell
+from trainyard.controller.metrics.memory_limit import register_memory_limit
 from trainyard.engine.leader import LeadershipLostError
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.kube.login import LoginError, connect
@@ -80,6 +81,7 @@ def process_registry() -> CollectorRegistry:
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
+    register_memory_limit(registry)
     return registry
 
 

@@ -18,6 +18,7 @@ import kopf
 from typing_extensions import override
 
 from trainyard.api.constants import GROUP, PLURAL, VERSION
+from trainyard.controller.reconcile.resources import PAGE_JOBS
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.session import Endpoint
 
@@ -124,7 +125,7 @@ def settings() -> kopf.OperatorSettings:
     configured.networking.enforce_retry_after = True
     # How long the task of one job waits for its next event: five seconds are a thousand tasks when many jobs start.
     configured.queueing.idle_timeout = 0.5
-    configured.watching.chunk_size = 500
+    configured.watching.chunk_size = PAGE_JOBS
     configured.watching.server_timeout = 290
     configured.process.ultimate_exiting_timeout = 30
     return configured

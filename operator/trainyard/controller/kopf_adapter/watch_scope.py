@@ -16,7 +16,14 @@ from trainyard.api.constants import LABEL_JOB_UID
 from trainyard.controller.bootstrap.health import Watch
 from trainyard.controller.kopf_adapter.shell import EventHandler
 from trainyard.controller.reconcile.caches import Cache
-from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record, pod_record, service_record
+from trainyard.controller.reconcile.resources import (
+    PAGE_JOBS,
+    TRAINING_JOBS,
+    JobRecord,
+    job_record,
+    pod_record,
+    service_record,
+)
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
 from trainyard.engine.queue import WorkQueue
 from trainyard.kube.backoff import Backoff
@@ -34,7 +41,6 @@ POD_BATCH_SECONDS = 0.05
 """Changes to a job's pods within this time share one reconcile: five hundred starting pods cause ten, not a thousand."""
 POD_BATCH_SECONDS_PER_POD = 0.0001
 """Added for each pod of the job. A reconcile reads all of them, so a large job is reconciled less often."""
-PAGE_OBJECTS = 500
 WATCH_FORBIDDEN_RELIST_SECONDS = 15.0
 """Seconds between two lists while the account may not watch: only a list finds changes then."""
 
@@ -54,6 +60,7 @@ class JobInformer:
     relist_seconds: float
     accelerators: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
     """How the processes of workers are counted."""
+    page_size: int = PAGE_JOBS
     clock: Callable[[], float] = time.monotonic
     backoff: Callable[[int], float] = field(default_factory=lambda: Backoff(cap=30.0))
     synced: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -96,9 +103,7 @@ class JobInformer:
         """List once, and compare the result with the cache."""
         path = TRAINING_JOBS.path(self.namespace)
         try:
-            records, version = await read_all(
-                self.session, path, {}, PAGE_OBJECTS, lambda raw: job_record(raw, self.accelerators)
-            )
+            records, version = await read_all(self.session, path, {}, self.page_size, self._record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ApiError(0, "MalformedAnswer", f"an item of the list is not a TrainingJob: {error!r}") from error
         changed = self.jobs.replace(records, int(version))
@@ -107,6 +112,13 @@ class JobInformer:
             self.missed += len(changed)
         self.synced.set()
         self._notify(changed)
+
+    def _record(self, raw: dict[str, Any]) -> JobRecord:
+        """Return the cached record if it has the same version: a list never holds all specs a second time."""
+        known = self.jobs.get(raw["metadata"]["uid"])
+        if known is not None and known.resource_version == int(raw["metadata"]["resourceVersion"]):
+            return known
+        return job_record(raw, self.accelerators)
 
     async def _wait_until_due(self) -> None:
         """Wait until the next list is due."""

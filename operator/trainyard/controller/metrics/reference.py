@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from trainyard.controller.bootstrap.assembly import assemble
 from trainyard.controller.bootstrap.certificate_source import register_certificate_metrics
 from trainyard.controller.bootstrap.settings import Settings
+from trainyard.controller.metrics.memory_limit import register_memory_limit
 from trainyard.controller.reconcile import coordination
 from trainyard.engine.queue_metrics import EngineMetrics
 from trainyard.kube.session import Endpoint, Session
@@ -55,6 +56,7 @@ async def _page() -> str:
         assemble(settings, Session(Endpoint(server="https://localhost")), metrics, registry)
         coordination.register_metrics(registry)
         register_certificate_metrics(registry)
+        register_memory_limit(registry)
         rows.update(_rows(registry))
     return HEAD + "".join(sorted(rows))
 

@@ -28,6 +28,8 @@ KEPT_METADATA = ("uid", "resourceVersion", "namespace", "name", "generation", "d
 NO_RESTARTS = Restarts()
 PARSED_JOBS = 64
 """How many parsed jobs are kept."""
+PAGE_JOBS = 50
+"""Jobs in a page of a list. A tenant chooses their size: 50 of 1.5 MiB, the most that etcd stores, are 75 MiB of JSON."""
 MAX_SPEC_BYTES = 256 * 1024
 """The largest spec, as JSON. The operator keeps all specs in memory: 1,000 of this size fit its limit."""
 
@@ -73,6 +75,8 @@ class JobRecord:
     problem: str = ""
     too_large: bool = False
     """Whether the spec exceeds `MAX_SPEC_BYTES`; it is not kept then."""
+    without_template: bool = False
+    """Whether the template is not kept, since the job has finished."""
     managed_elsewhere: bool = False
     """Whether another controller manages it, even if the rest cannot be read."""
 
@@ -91,6 +95,9 @@ class JobRecord:
 
     def with_status(self, status: TrainingJobStatus, resource_version: int) -> "JobRecord":
         """Return the same job with a status that the API server has stored under this version."""
+        if self.without_template and not status.finished:
+            # Not by this operator. The watch brings the whole object.
+            return self
         raw = orjson.loads(self.text)
         raw["metadata"]["resourceVersion"] = str(resource_version)
         record = job_record({**raw, "status": status.dump()}, self.accelerator_table)
@@ -127,10 +134,7 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
         namespace=metadata["namespace"],
         name=metadata["name"],
         generation=metadata.get("generation", 0),
-        # orjson's bytes keep their buffer of 4 kB: a copy has the size that it needs.
-        text=bytes(
-            memoryview(orjson.dumps({"metadata": metadata, "spec": orjson.Fragment(spec_text), "status": status}))
-        ),
+        text=_text(metadata, spec_text, status),
         accelerator_table=accelerator_table,
         managed_elsewhere=spec.get("managedBy") not in {None, CONTROLLER_NAME},
     )
@@ -141,7 +145,29 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
         view = record.view
     except Exception as error:  # noqa: BLE001 - an unreadable job must not hide all others
         return replace(record, problem=_problem(error))
-    return _with_summary(record, view) if view else record
+    if view is None:
+        return record
+    if view.status.finished:
+        # Only then: whatever else the status says, the operator may still create pods.
+        short = _text(metadata, orjson.dumps(_without_template(spec)), status)
+        record = replace(record, text=short, without_template=True)
+    return _with_summary(record, view)
+
+
+def _text(metadata: Mapping[str, Any], spec_text: bytes, status: Mapping[str, Any]) -> bytes:
+    """Return the JSON text of a record."""
+    whole = orjson.dumps({"metadata": metadata, "spec": orjson.Fragment(spec_text), "status": status})
+    # orjson's bytes keep their buffer of 4 kB: a copy has the size that it needs.
+    return bytes(memoryview(whole))
+
+
+def _without_template(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a readable, finished job still needs of its spec: all but its pods.
+
+    Its spec cannot change any more, except for its lifecycle, and it creates no pods.
+    """
+    first = spec["template"]["spec"]["containers"][0]
+    return {**spec, "template": {"spec": {"containers": [{"name": first.get("name", ""), "image": ""}]}}}
 
 
 def _problem(error: Exception) -> str:

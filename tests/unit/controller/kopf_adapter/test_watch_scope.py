@@ -11,7 +11,7 @@ import pytest
 from tests.support.fake_api import FakeApi
 from tests.support.waiting import until
 from tests.unit.controller.kubelet import LAB, Lab
-from trainyard.controller.kopf_adapter import watch_scope as feed_module
+from trainyard.controller.kopf_adapter import shell, watch_scope as feed_module
 from trainyard.controller.kopf_adapter.watch_scope import JobInformer
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord
 from trainyard.kube.errors import ApiError
@@ -79,3 +79,15 @@ async def test_known_versions_cause_no_reconcile(api: FakeApi) -> None:
         feed.on_event("DELETED", changed)
         feed.on_event("MODIFIED", changed)
         assert (len(queued), len(feed.jobs)) == (3, 0)
+
+
+async def test_list_neither_copies_nor_collects_jobs(api: FakeApi) -> None:
+    """A tenant's jobs are large: a page has few, and a later list keeps the record of each unchanged job."""
+    uids = [Lab(api).submit(f"job-{number}")["metadata"]["uid"] for number in range(60)]
+    async with feeding(api) as (feed, _):
+        await feed.relist()
+        before = {uid: feed.jobs.get(uid) for uid in uids}
+        await feed.relist()
+        assert all(feed.jobs.get(uid) is record is not None for uid, record in before.items())
+    assert [call.query["limit"] for call in api.calls] == ["50"] * 4
+    assert shell.settings().watching.chunk_size == 50

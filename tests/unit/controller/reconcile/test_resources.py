@@ -1,9 +1,13 @@
 """The cached record of a TrainingJob."""
 
 import sys
+from typing import Any
 
+import pytest
+
+from tests.support.jobs import NOW
 from tests.unit.controller.raw_job import RAW
-from trainyard.api.status import Phase, TrainingJobStatus
+from trainyard.api.status import Condition, ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.reconcile.resources import MAX_SPEC_BYTES, job_record
 
 
@@ -67,3 +71,50 @@ def test_annotation_of_another_kind_is_no_request() -> None:
     view = job_record(raw).view
     assert view is not None
     assert view.stack_request == ""
+
+
+CONTAINER = {"name": "main", "image": "i" * 1000, "args": ["a" * 100_000], "env": [{"name": "A", "value": "b" * 1000}]}
+LARGE = {
+    "replicas": 3,
+    "lifecycle": {"ttlSecondsAfterFinished": 60},
+    "template": {"spec": {"containers": [CONTAINER]}},
+}
+
+
+def ended(kind: ConditionType, *, status: str = "True") -> TrainingJobStatus:
+    condition = Condition(type=kind, status=status, reason="Because", message="", last_transition_time=NOW)
+    return TrainingJobStatus(conditions=[condition])
+
+
+@pytest.mark.parametrize("kind", [ConditionType.COMPLETE, ConditionType.FAILED])
+def test_finished_job_is_kept_without_its_template(kind: ConditionType) -> None:
+    """A tenant's finished jobs stay for ever, and no quota of pods counts them."""
+    running = job_record({**RAW, "spec": LARGE})
+    assert len(running.text) > 100_000
+    for record in (
+        running.with_status(ended(kind), 9),
+        job_record({**RAW, "spec": LARGE, "status": ended(kind).dump()}),
+    ):
+        assert len(record.text) < 1000
+        assert not record.problem
+        assert record.view is not None
+        assert (record.view.spec.replicas, record.view.spec.lifecycle.ttl_seconds_after_finished) == (3, 60)
+        assert record.with_status(TrainingJobStatus(), 10) is record, "the watch brings the whole object"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Complete"},
+        {"phase": "Failed", **ended(ConditionType.FAILED, status="False").dump()},
+        {**ended(ConditionType.COMPLETE).dump(), "attempt": "many"},
+    ],
+    ids=["phase alone", "condition is false", "unreadable"],
+)
+def test_unfinished_job_keeps_its_template(status: dict[str, Any]) -> None:
+    """It may create pods again: a status can be written by hand."""
+    record = job_record({**RAW, "spec": LARGE, "status": status})
+    assert len(record.text) > 100_000
+    healed = record.with_status(TrainingJobStatus(), 9).view
+    assert healed is not None
+    assert healed.spec.template["spec"]["containers"][0]["args"] == CONTAINER["args"]
