@@ -45,7 +45,7 @@ class CheckpointWriter:
         memory: the checkpoints in memory; None: none.
         mark: the mark of the attempt's claim.
         manifest: the manifest of the checkpoint.
-        state: a copy on the host, made by `staged`.
+        state: a copy on the host, made by `StagingBuffer.stage`.
         tier: where the checkpoint goes.
         stored: called on rank 0 when the checkpoint is committed.
     """
@@ -105,8 +105,11 @@ class CheckpointWriter:
         self.communicator.run_on_rank0(self._tidy)
 
     def _remember(self, memory: Memory, saving: BackgroundSave) -> None:
+        state = local(self.state)
         try:
-            self.communicator.run_on_all(lambda: memory.write(self.manifest, self.mark, local(self.state)))
+            # Before any of them writes: what the others write would count as used.
+            self.communicator.run_on_all(lambda: memory.reserve(state))
+            self.communicator.run_on_all(lambda: memory.write(self.manifest, self.mark, state))
             # Not before all processes have theirs.
             self.communicator.run_on_all(lambda: memory.keep(self.manifest.name))
         except RankFailedError as error:
