@@ -103,7 +103,7 @@ def test_too_slow_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     checkpoints.load(state)
     written = outputs.LocalOutput.write
 
-    def slow(self: outputs.LocalOutput, content: bytes | bytearray) -> None:
+    def slow(self: outputs.LocalOutput, content: bytes | memoryview) -> None:
         time.sleep(0.3)
         written(self, content)
 

@@ -14,6 +14,7 @@ import torch
 from trainyard_torch.checkpoint.host_memory import host_memory
 from trainyard_torch.checkpoint.manifest import CorruptCheckpointError, Manifest, Name
 from trainyard_torch.checkpoint.store import Store, StoreError
+from trainyard_torch.checkpoint.streams import without_crc32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +86,7 @@ class Memory:
         Raises:
             StoreError: there is no space left, or no such folder.
         """
-        with self._store.writing(f"{manifest.name}/{self._file}") as stream:
+        with self._store.writing(f"{manifest.name}/{self._file}") as stream, without_crc32():
             torch.save({"manifest": manifest.text(), "mark": mark, "state": dict(state)}, stream)
 
     def read(self, name: Name, marks: Mapping[int, str]) -> tuple[Manifest, dict[str, Any]]:

@@ -15,7 +15,7 @@ from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError
 from trainyard_torch.checkpoint.policy import Tier
 from trainyard_torch.checkpoint.state import local
 from trainyard_torch.checkpoint.store import StoreError
-from trainyard_torch.checkpoint.streams import writer
+from trainyard_torch.checkpoint.streams import without_crc32, writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,8 @@ class CheckpointWriter:
         )
         self.planner.reuse = all(unchanged)
         try:
-            dcp.save(self.state, storage_writer=out, planner=self.planner, process_group=self.communicator.group)
+            with without_crc32():
+                dcp.save(self.state, storage_writer=out, planner=self.planner, process_group=self.communicator.group)
         except CheckpointException:
             # All processes know, and write no more.
             self.communicator.run_on_rank0(lambda: self._drop(unanswered))
