@@ -7,7 +7,7 @@ import ctypes
 import logging
 import mmap
 import weakref
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -164,10 +164,8 @@ def _on_gpu(tensor: torch.Tensor) -> bool:
 
 def _allocated(size: int) -> Any:
     """Return an array of zeros that is freed with the last tensor in it."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError, AttributeError):  # a kernel without them: the first copy has more page faults
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return (ctypes.c_byte * size).from_buffer(memory)
+    # Without huge pages: to make them, the kernel moves memory during the first copy, and later copies are no faster.
+    return (ctypes.c_byte * size).from_buffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def _pin(memory: Any) -> bool:
