@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -102,7 +103,7 @@ def test_too_slow_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     checkpoints.load(state)
     written = outputs.LocalOutput.write
 
-    def slow(self: outputs.LocalOutput, content: bytes | bytearray) -> None:
+    def slow(self: outputs.LocalOutput, content: bytes | memoryview) -> None:
         time.sleep(0.3)
         written(self, content)
 
@@ -167,20 +168,20 @@ def no_memory(folder: Path) -> tuple[list[int], list[str]]:
     """Steps whose state was copied, where rank 1 has no place in memory until step 40, and what was said."""
     logged, state, copied = messages(), own_state(), []
     own = folder / f"shm{dist.get_rank()}"
-    blocked = own / "trainyard-checkpoints"
+    blocked = own / f"trainyard-checkpoints-{os.geteuid()}"
     own.mkdir()
     if dist.get_rank() == 1:
         blocked.write_text("a file where the folder is to be")
     plan = CheckpointPolicy(memory=SaveInterval(steps=1), store=SaveInterval(steps=1000), memory_dir=str(own))
     checkpoints = Checkpoints(str(folder / "store"), policy=plan)
     checkpoints.load(state)
-    now, whole = 0, module.staged  # type: ignore[attr-defined]  # a module's import is replaced
+    now, whole = 0, checkpoints._staging.stage
 
-    def staged(each: Any) -> Any:
+    def stage(each: Any) -> Any:
         copied.append(now)
         return whole(each)
 
-    module.staged = staged  # type: ignore[attr-defined,assignment]  # a module's import is replaced
+    checkpoints._staging.stage = stage  # type: ignore[method-assign,assignment]
     for step in range(1, 67):
         if step == 40 and dist.get_rank() == 1:
             blocked.unlink()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from dev.benchmarks.training import exchange, saving
+from dev.benchmarks.training import exchange, saving, writer_share
 from dev.benchmarks.training.loop import SYSTEMS
 from dev.benchmarks.training.ranks import Group, started, wait
 from tests.library.support.processes import run
@@ -79,11 +79,23 @@ def test_each_save_mode_is_measured_and_cleaned_up(tmp_path: Path) -> None:
     words = ("--repeats", "1", "--steps", "1000", "--width", "64", "--folder", str(disk))
     found = records_of_all(2, tmp_path, save, *words)
     kinds = [kind for record in found for kind in record]
-    assert [kinds.count(kind) for kind in ("state", "saved", "default", "restored")] == [1, 4, 1, 4]
+    assert [kinds.count(kind) for kind in ("state", "saved", "default", "restored")] == [1, 5, 1, 4]
     ours = [record["saved"]["stall"] for record in found if record.get("saved", {}).get("how") == "trainyard"]
     assert all(0 < stall < 5 for stall in ours)
     assert not [*disk.iterdir()]
     assert not [path for path in {*Path("/dev/shm").iterdir()} - before if path.name.startswith("trainyard-bench")]  # noqa: S108
+
+
+def test_writer_is_measured_as_thread_and_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--repeats", "1", "--seconds", "0.3", "--tensors", "1", "--folder", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["writer_share", *words])
+    assert writer_share.main() == 0
+    found = [json.loads(line)["share"] for line in capsys.readouterr().out.splitlines()]
+    assert [each["how"] for each in found] == [writer_share.NOTHING, writer_share.THREAD, writer_share.PROCESS]
+    assert all(each["steps_per_second"] > 0 for each in found)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_each_way_to_communicate_trains_and_is_counted(tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ def full_disk(folder: Path) -> tuple[list[str], int]:
     checkpoints.save(1, state, wait=True)
     stored = checkpoints._store.writing
 
-    def full(path: str) -> Any:
+    def full(path: str, _: object = None) -> Any:
         raise OSError(28, f"No space left on device: {path}")
 
     if dist.get_rank() == 1:
-        checkpoints._store.writing = full  # type: ignore[method-assign]  # of one object alone
+        checkpoints._store.writing = full  # type: ignore[method-assign,assignment]  # of one object alone
     checkpoints.save(2, state)
     with pytest.raises(CheckpointError, match="the checkpoint of step 2 was not written"):
         checkpoints.close()
@@ -39,7 +39,7 @@ def full_disk(folder: Path) -> tuple[list[str], int]:
     checkpoints = Checkpoints(str(folder / "store"))
     checkpoints.load(state)
     if dist.get_rank() == 1:
-        checkpoints._store.writing = full  # type: ignore[method-assign]  # of one object alone
+        checkpoints._store.writing = full  # type: ignore[method-assign,assignment]  # of one object alone
     checkpoints.save(3, state)
     while not checkpoints._pending or not checkpoints._pending.done():
         time.sleep(0.01)

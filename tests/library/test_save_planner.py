@@ -74,7 +74,7 @@ def test_plan_is_made_again_after_a_failure(tmp_path: Path, monkeypatch: pytest.
     for step in (1, 2):
         checkpoints.save(step, state, wait=True)
 
-    def full(_: str) -> None:
+    def full(*_: object) -> None:
         raise StoreError("no space")
 
     with monkeypatch.context() as patch:

@@ -14,21 +14,26 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.utils._pytree import tree_map
 from typing_extensions import override
 
 from dev.benchmarks.options import turns
 from dev.benchmarks.training.figures import NOTHING, OURS
 from trainyard_torch import CheckpointPolicy, Checkpoints, SaveInterval, Training, TrainState, replicate, start
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 BATCH: Final = 8
 TORCH: Final = "torch.save by rank 0"
 DCP: Final = "DCP's plain save"
+DCP_ASYNC: Final = "DCP's async save"
 MEMORY: Final = "trainyard from memory"
 DISK: Final = "trainyard from disk"
 TORCH_LOAD: Final = "torch.load by all"
@@ -76,7 +81,11 @@ class Saving:
             OURS: lambda: self._ours.save(self._number, self._state),
             TORCH: self._by_torch,
             DCP: lambda: self._by_dcp(dcp.save),
+            DCP_ASYNC: self._by_dcp_async,
         }
+        # Its thread must not use the group of the gradients.
+        self._async_group = dist.new_group(backend="gloo")
+        self._pending: Future[Any] | None = None
         self._step()
 
     @property
@@ -98,6 +107,9 @@ class Saving:
                 began = time.perf_counter() - stall
                 for _ in range(self._steps):
                     self._step()
+                if self._pending:
+                    self._pending.result()
+                    self._pending = None
                 dist.barrier()
                 seconds = time.perf_counter() - began
                 if name == OURS and self._training.is_rank0:
@@ -154,6 +166,15 @@ class Saving:
     def _by_dcp(self, act: Callable[..., Any]) -> None:
         # Overwrites the last checkpoint, as a program that keeps one.
         act(dict(self._state), checkpoint_id=str(self._disk / "dcp"))
+
+    def _by_dcp_async(self) -> None:
+        # torch copies tensors of a GPU, and writes those of the host as they change.
+        copied = tree_map(
+            lambda value: value.detach().clone() if isinstance(value, torch.Tensor) else value,
+            {name: each.state_dict() for name, each in self._state.items()},
+        )
+        folder = str(self._disk / "async")
+        self._pending = dcp.async_save(copied, checkpoint_id=folder, process_group=self._async_group)
 
     def _taken_up(self, plan: CheckpointPolicy, where: str) -> None:
         last_record = LastLogRecord()

@@ -364,6 +364,24 @@ def test_stream_is_stored_whole_or_not_at_all(store: Store) -> None:
         assert (store.files("a"), stream.read(3)) == (["d"], b"cde")
 
 
+def test_verified_contents_are_kept_on_request(store: Store) -> None:
+    manifest = write(store, 1)
+    assert verify(store, manifest, manifest.files) == {}
+    contents = verify(store, manifest, manifest.files, keep=True)
+    assert {path: bytes(content) for path, content in contents.items()} == {
+        path: store.read(f"{manifest.name}/{path}") for path in manifest.files
+    }
+
+
+@pytest.mark.parametrize("size", [3, 10**15])
+def test_no_memory_for_a_size_that_is_wrong(store: Store, size: int) -> None:
+    manifest = write(store, 1)
+    path, file = next(iter(manifest.files.items()))
+    wrong = manifest.of({path: File(size, file.sha256)})
+    with pytest.raises(CorruptCheckpointError, match="was changed after it was written"):
+        verify(store, wrong, [path], keep=True)
+
+
 def test_files_of_a_checkpoint_are_measured(store: Store) -> None:
     store.write("a/b", b"abc")
     assert store.measure("a/b") == File(3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")

@@ -29,10 +29,10 @@ def patient(kind: str, folder: Path, patience: float = PATIENCE) -> Store:
     return Store(str(folder) if kind == "local" else f"memory://{folder}", timeout_seconds=patience)
 
 
-def filled(store: Store, path: str) -> None:
+def filled(store: Store, path: str, letters: bytes = bytes(3)) -> None:
     with store.writing(path) as stream:
-        for _ in range(3):
-            assert stream.write(bytes(CHUNK)) == CHUNK, "torch's writer would tell an error of its own"
+        for letter in letters:
+            assert stream.write(bytes([letter]) * CHUNK) == CHUNK, "torch's writer would tell an error of its own"
 
 
 @pytest.fixture(params=["local", "objects"])
@@ -108,17 +108,52 @@ def test_partially_written_file_does_not_appear(
         assert store.read("a/b") is None
 
 
-def test_written_file_belongs_to_its_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that is left behind may look at it when the tensor is long gone."""
-    taken: list[bytearray] = []
-    monkeypatch.setattr(LocalOutput, "write", lambda _, content: taken.append(content))
-    monkeypatch.setattr(ObjectOutput, "write", lambda _, content: taken.append(content))
-    tensor = bytearray(b"x" * (CHUNK + 5))
-    with store.writing("a") as stream:
+def test_written_bytes_are_those_of_their_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tensor may change after a write, and the next part reuses the memory of the last."""
+    taken: list[bytes] = []
+    seen: list[bytes] = []
+    monkeypatch.setattr(LocalOutput, "write", lambda _, content: taken.append(bytes(content)))
+    monkeypatch.setattr(ObjectOutput, "write", lambda _, content: taken.append(bytes(content)))
+    tensor = bytearray(b"x" * CHUNK + b"y" * 5)
+    with store.writing("a", lambda content: seen.append(bytes(content))) as stream:
         stream.write(memoryview(tensor))
         tensor[:] = bytes(len(tensor))
     assert [len(part) for part in taken] == [CHUNK, 5]
-    assert {*b"".join(taken)} == {ord("x")}
+    assert b"".join(taken) == b"".join(seen) == b"x" * CHUNK + b"y" * 5
+
+
+@pytest.mark.parametrize("kind", ["local", "objects"])
+def test_abandoned_write_keeps_its_bytes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is left behind may look at them when later parts are there."""
+    go_on, ended, taken = threading.Event(), threading.Event(), []
+
+    def hangs(_: object, content: memoryview) -> None:
+        go_on.wait(20)
+        taken.append(bytes(content))
+        ended.set()
+
+    monkeypatch.setattr(LocalOutput if kind == "local" else ObjectOutput, "write", hangs)
+    with pytest.raises(StoreError, match="no answer"):
+        filled(patient(kind, tmp_path), "a", b"xyz")
+    go_on.set()
+    assert ended.wait(20)
+    assert taken == [b"x" * CHUNK]
+
+
+def test_work_is_done_while_the_store_is_asked() -> None:
+    asked, done = threading.Event(), threading.Event()
+
+    def act() -> bool:
+        asked.set()
+        return done.wait(20)
+
+    def work() -> None:
+        assert asked.wait(20), "the store is asked after the work"
+        done.set()
+
+    assert run_with_timeout(20, act, work)
+    assert run_with_timeout(None, lambda: 7, done.clear) == 7
+    assert not done.is_set()
 
 
 def test_write_error_is_reported_behind_torchs_writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,12 @@ from trainyard_torch.checkpoint.outcome import Outcome, agreed
 from trainyard_torch.checkpoint.plain_values import check_loadable
 from trainyard_torch.checkpoint.policy import CheckpointPolicy, SaveSchedule, Tier
 from trainyard_torch.checkpoint.save_planner import SavePlanner
-from trainyard_torch.checkpoint.state import plain, staged
+from trainyard_torch.checkpoint.staging import StagingBuffer
+from trainyard_torch.checkpoint.state import plain
 from trainyard_torch.checkpoint.store import Store
 from trainyard_torch.checkpoint.streams import patch_torch_checkpoint
 from trainyard_torch.checkpoint.writer import CheckpointWriter
+from trainyard_torch.process_info import ProcessInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,12 +75,16 @@ class Checkpoints:
         self._communicator = Communicator(max(1800.0, 2 * self._policy.give_up_seconds))
         self._background = Communicator(self._policy.give_up_seconds)
         self._history = History(self._store, job_attempt or JobAttempt.of(os.environ))
-        self._memory = Memory(self._policy.memory_dir, url, self._communicator.rank) if self._policy.memory else None
+        self._memory: Memory | None = None
+        if self._policy.memory:
+            processes = ProcessInfo.of(os.environ).local_world_size
+            self._memory = Memory(self._policy.memory_dir, url, self._communicator.rank, processes)
         self.url, self.attempt, self._mark = self._store.url, 0, ""
         self.newest: Manifest | None = None
         self.observers: list[Callable[[Manifest, str], None]] = []
         self._pending: BackgroundSave | None = None
         self._planner = SavePlanner()
+        self._staging = StagingBuffer()
         self._schedule = SaveSchedule(self._policy, time.monotonic())
         self._slow = self._forgets = False
         self._made, self._tier = -1, Tier.MEMORY
@@ -188,7 +194,7 @@ class Checkpoints:
         )
         current = plain(state)
         check_loadable(current)
-        self._start_save(manifest, staged(current), tier, memory)
+        self._start_save(manifest, self._staging.stage(current), tier, memory)
         self._made, self._tier = step, tier
         self._schedule.made(tier, step, began=began, now=time.monotonic())
         self._slow = False
@@ -280,7 +286,7 @@ class Checkpoints:
         if pending is None:
             return
         # All processes must agree on the outcome: it decides what is saved next, and by which group.
-        outcome = agreed(self._communicator.gather(pending.outcome()))
+        outcome = agreed(self._communicator.gather(self._outcome_of(pending)))
         if outcome.broken:
             background, self._background = self._background, Communicator(self._policy.give_up_seconds)
             if pending.ended():
@@ -303,6 +309,15 @@ class Checkpoints:
             raise CheckpointSaveError(text)
         if outcome.wrong:
             self._log(logging.WARNING, f"{text}; failures so far: {self.failures}; training continues")
+
+    def _outcome_of(self, pending: BackgroundSave) -> Outcome:
+        outcome = pending.outcome()
+        if pending.ended():
+            self._staging.release()
+        else:
+            # The abandoned thread reads its copy as long as it lives.
+            self._staging = StagingBuffer()
+        return outcome
 
     def _record_memory_outcome(self, outcome: Outcome) -> None:
         if outcome.memory_error:

@@ -196,11 +196,22 @@ class History:
         return self._read[file]
 
 
-def verify(store: Store, manifest: Manifest, paths: Iterable[str]) -> None:
-    """Verify the content of all these files by reading them. Raises CorruptCheckpointError if one has changed."""
+def verify(store: Store, manifest: Manifest, paths: Iterable[str], *, keep: bool = False) -> dict[str, bytearray]:
+    """Verify the content of all these files by reading them. Return their contents if they are to be kept.
+
+    Raises:
+        CorruptCheckpointError: a file has changed.
+    """
+    contents: dict[str, bytearray] = {}
     for path in paths:
-        if store.measure(f"{manifest.name}/{path}") != manifest.files[path]:
+        place, expected = f"{manifest.name}/{path}", manifest.files[path]
+        # No memory for a size that the file does not have.
+        content = bytearray(expected.size) if keep and store.size(place) == expected.size else None
+        if store.measure(place, content) != expected:
             raise CorruptCheckpointError(f"{path} was changed after it was written: its checksum is another one")
+        if content is not None:
+            contents[path] = content
+    return contents
 
 
 def _parsed(file: str, text: bytes | None) -> Claim:

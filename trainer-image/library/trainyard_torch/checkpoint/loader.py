@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +14,17 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from trainyard_torch.checkpoint.communicator import RankFailedError
 from trainyard_torch.checkpoint.history import verify
+from trainyard_torch.checkpoint.host_memory import host_memory
 from trainyard_torch.checkpoint.manifest import CorruptCheckpointError, Manifest, Name
 from trainyard_torch.checkpoint.plain_values import PlainLoadPlanner
 from trainyard_torch.checkpoint.state import fits, keys_of, plain, put
 from trainyard_torch.checkpoint.store import StoreError
 from trainyard_torch.checkpoint.streams import Reader
 from trainyard_torch.errors import first_line
+from trainyard_torch.process_info import ProcessInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trainyard_torch.checkpoint.communicator import Communicator
     from trainyard_torch.checkpoint.history import History
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.store import Store
 
 logger = logging.getLogger(__name__)
+WRITER = re.compile(r"__(\d{1,9})_\d+\.distcp")
+"""A file of torch.distributed.checkpoint, with the rank that wrote it."""
 
 
 class CheckpointError(Exception):
@@ -124,13 +130,13 @@ class CheckpointLoader:
         wrong: list[str] = []
         for name in names:
             try:
-                manifest = self._verified(name)
+                manifest, contents = self._verified(name)
             except CorruptCheckpointError as error:
                 wrong.append(f"{name}: {error}")
                 self._pass_over(name, str(error))
                 continue
             try:
-                self._filled(state, manifest)
+                self._filled(state, manifest, contents)
             except (Exception, CheckpointException) as error:
                 raise CheckpointError(
                     f"checkpoint {name} cannot be loaded into this program: {reason(error)}"
@@ -143,29 +149,55 @@ class CheckpointLoader:
             )
         return None
 
-    def _filled(self, state: Mapping[str, Any], manifest: Manifest) -> None:
-        source = Reader(self.store, str(manifest.name), manifest.files)
+    def _filled(self, state: Mapping[str, Any], manifest: Manifest, contents: Mapping[str, bytearray]) -> None:
+        source = Reader(self.store, str(manifest.name), manifest.files, contents)
         keys = self.communicator.run_on_rank0(lambda: [*source.read_metadata().state_dict_metadata])
         target = self._asked_for(state, keys)
         dcp.load(target, storage_reader=source, planner=PlainLoadPlanner(), process_group=self.communicator.group)
         _given(state, target)
 
-    def _verified(self, name: Name) -> Manifest:
-        """Verify all files. Raises CorruptCheckpointError if one is missing or changed, StoreError if the store does not answer."""
+    def _verified(self, name: Name) -> tuple[Manifest, dict[str, bytearray]]:
+        """Verify all files. Return the contents of those that this process probably needs: they are not read again.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or changed.
+            StoreError: the store does not answer.
+        """
         manifest = self.communicator.run_on_rank0(lambda: self.history.listed(name))
-        # Each process reads its share of the files.
-        mine = sorted(manifest.files)[self.communicator.rank :: self.communicator.world_size]
+        rank, world_size = self.communicator.rank, self.communicator.world_size
+        # Each process reads its share of the files. In the same layout that is what it wrote.
+        mine = readers(sorted(manifest.files), world_size)[rank]
+        own_layout = (manifest.world_size, dict(manifest.mesh)) == (world_size, dict(self.mesh))
+        size = sum(manifest.files[path].size for path in mine)
+        contents: dict[str, bytearray] = {}
         try:
-            self.communicator.run_on_all(lambda: verify(self.store, manifest, mine))
+            self.communicator.run_on_all(
+                lambda: contents.update(verify(self.store, manifest, mine, keep=own_layout and has_room(size)))
+            )
         except RankFailedError as error:
             raise (CorruptCheckpointError if error.kinds == {"CorruptCheckpointError"} else StoreError)(
                 str(error)
             ) from None
-        return manifest
+        return manifest, contents
 
     def _pass_over(self, name: Name, why: str) -> None:
         if self.communicator.rank == 0:
             logger.warning("skipped checkpoint %s: %s", name, why)
+
+
+def readers(files: Sequence[str], world_size: int) -> list[list[str]]:
+    """Return the files that each rank verifies. torch names a file by the rank that wrote it; other files are dealt out in turn."""
+    found: list[list[str]] = [[] for _ in range(world_size)]
+    for number, path in enumerate(files):
+        written_by = WRITER.match(path)
+        found[(int(written_by[1]) if written_by else number) % world_size].append(path)
+    return found
+
+
+def has_room(size: int) -> bool:
+    """Return whether this process may keep so many bytes of a checkpoint while it loads it. All processes of the pod do the same."""
+    memory = host_memory()
+    return memory is None or size * ProcessInfo.of(os.environ).local_world_size <= memory.usable
 
 
 def reason(error: BaseException) -> str:

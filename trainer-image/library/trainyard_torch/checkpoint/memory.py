@@ -3,46 +3,80 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainyard_torch.checkpoint.host_memory import host_memory
 from trainyard_torch.checkpoint.manifest import CorruptCheckpointError, Manifest, Name
 from trainyard_torch.checkpoint.store import Store, StoreError
+from trainyard_torch.checkpoint.streams import without_crc32
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SHARED = "/dev/shm"  # noqa: S108 - a file system in memory
 FOLDER = "trainyard-checkpoints"
+GIGABYTE = 1e9
 
 
 class Memory:
-    """The checkpoints in memory of one process.
+    """The checkpoints in memory of one process, in a folder that only its user may enter.
 
     Args:
-        folder: a folder on a file system in memory, for all trainings of the node.
+        folder: a folder on a file system in memory, for all trainings and users of the node.
         url: the folder of the training's stored checkpoints. Trainings with other folders are separate.
         rank: the rank of this process.
+        processes: the number of processes of this training in the same pod, which write at the same time.
     """
 
-    def __init__(self, folder: str, url: str, rank: int) -> None:
-        self._folder = Path(folder) / FOLDER / hashlib.sha256(url.encode()).hexdigest()[:16]
+    def __init__(self, folder: str, url: str, rank: int, processes: int = 1) -> None:
+        # With the number of the user: with `hostIPC`, pods of other users have the same /dev/shm.
+        self._private = Path(folder) / f"{FOLDER}-{os.geteuid()}"
+        self._folder = self._private / hashlib.sha256(url.encode()).hexdigest()[:16]
         self._store = Store(str(self._folder))
         self._file = f"rank-{rank:06}.pt"
+        self._processes = processes
 
     def names(self) -> list[Name]:
         """Return the checkpoints of which this process has a part."""
         try:
+            self._check_private()
             folders = self._store.folders()
             return [name for each in folders if (name := Name.parse(each)) and self._file in self._store.files(each)]
-        except StoreError:
+        except (OSError, StoreError):
             return []
 
+    def reserve(self, state: Mapping[str, Any]) -> None:
+        """Make the folder, and check that all processes of this pod have room for their parts. They call it before any of them writes.
+
+        Parts of the same size are assumed. The last checkpoint stays until the new one is complete, so its room does not count.
+
+        Args:
+            state: the result of `local`.
+
+        Raises:
+            StoreError: the pod's memory limit would be exceeded; or the folder cannot be made, or is another user's.
+        """
+        try:
+            self._private.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                self._private.mkdir(mode=stat.S_IRWXU)
+            self._check_private()
+        except OSError as error:
+            raise StoreError(f"cannot write {self._private}: {error}") from error
+        need, memory = self._processes * size_of(state), host_memory()
+        if memory and need > memory.usable:
+            raise StoreError(
+                f"cannot write {self._private}: the {self._processes} processes of this pod need {need / GIGABYTE:.2f} GB, and "
+                f"{memory.usable / GIGABYTE:.2f} GB of the memory limit of {memory.limit / GIGABYTE:.2f} GB are free"
+            )
+
     def write(self, manifest: Manifest, mark: str, state: Mapping[str, Any]) -> None:
-        """Store this process's part.
+        """Store this process's part, after `reserve`.
 
         Args:
             manifest: the manifest of the checkpoint, without files.
@@ -52,7 +86,7 @@ class Memory:
         Raises:
             StoreError: there is no space left, or no such folder.
         """
-        with self._store.writing(f"{manifest.name}/{self._file}") as stream:
+        with self._store.writing(f"{manifest.name}/{self._file}") as stream, without_crc32():
             torch.save({"manifest": manifest.text(), "mark": mark, "state": dict(state)}, stream)
 
     def read(self, name: Name, marks: Mapping[int, str]) -> tuple[Manifest, dict[str, Any]]:
@@ -63,10 +97,11 @@ class Memory:
             marks: the marks of the attempts' claims. Parts of another training with the same numbers have other marks.
 
         Raises:
-            CorruptCheckpointError: it is missing, of another training, or cannot be read.
+            CorruptCheckpointError: it is missing, of another training or user, or cannot be read.
         """
         path = self._folder / str(name) / self._file
         try:
+            self._check_private()
             found = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
             manifest, mark, state = Manifest.parse(found["manifest"], name), found["mark"], found["state"]
         except CorruptCheckpointError:
@@ -80,9 +115,32 @@ class Memory:
         return manifest, state
 
     def keep(self, name: Name | None) -> None:
-        """Remove all of this process's parts except this one, including partial files."""
+        """Remove all of this process's parts except this one, including partial files. Raises OSError."""
+        try:
+            self._check_private()
+        except OSError:
+            return  # nothing in it is ours
         for part in self._folder.glob(f"*/{self._file}*"):
             if part.name != self._file or part.parent.name != str(name):
                 part.unlink(missing_ok=True)
                 with suppress(OSError):  # other processes have parts in it
                     part.parent.rmdir()
+
+    def _check_private(self) -> None:
+        """Raise OSError if the folder is missing, a link, another user's, or open to others."""
+        found = self._private.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(f"{self._private} is not a folder")
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+            raise PermissionError(
+                f"{self._private} belongs to user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}: it must be this user's, with mode 700"
+            )
+
+
+def size_of(state: Any) -> int:
+    """Return the bytes of all tensors in a state dict."""
+    if isinstance(state, torch.Tensor):
+        return int(state.numel() * state.element_size())
+    if isinstance(state, dict):
+        return sum(map(size_of, state.values()))
+    return sum(map(size_of, state)) if isinstance(state, (list, tuple)) else 0

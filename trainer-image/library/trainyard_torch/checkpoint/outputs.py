@@ -19,8 +19,8 @@ SYNC = 2**28
 class Output(Protocol):
     """A file being written. Each call may block, possibly forever."""
 
-    def write(self, content: bytes | bytearray, /) -> None:
-        """Add these bytes."""
+    def write(self, content: bytes | memoryview, /) -> None:
+        """Add these bytes, which may change after the call."""
 
     def finish(self) -> None:
         """Finish: the file appears."""
@@ -46,7 +46,7 @@ class LocalOutput:
         self._handle = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self._unsaved = 0
 
-    def write(self, content: bytes | bytearray, /) -> None:
+    def write(self, content: bytes | memoryview, /) -> None:
         """Add these bytes."""
         rest = memoryview(content)
         while rest:
@@ -90,7 +90,7 @@ class ObjectOutput:
         self._files, self._path = files, path
         self._stream = files.open(path, "wb")
 
-    def write(self, content: bytes | bytearray, /) -> None:
+    def write(self, content: bytes | memoryview, /) -> None:
         """Add these bytes."""
         self._stream.write(content)
 

@@ -1,15 +1,12 @@
-"""Copy the state of a training, extract this process's part of it, and put it back. Writes nothing."""
+"""Read the state of a training, extract this process's part of it, and put it back. Writes nothing."""
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map  # private, and the type that torch's own stagers check
 
 from trainyard_torch.checkpoint.train_state import Fillable
 
@@ -42,19 +39,6 @@ def keys_of(state: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from keys_of(value, f"{above}{name}.")
         else:
             yield f"{above}{name}"
-
-
-def staged(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of state dicts in host memory, independent of the training."""
-
-    def cloned(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return copy.deepcopy(value)
-        # torch's stager copies tensors of a device, and returns tensors of the host as they are.
-        return value.detach().clone() if value.device.type == "cpu" else value
-
-    copied: dict[str, Any] = BlockingAsyncStager().stage(tree_map(cloned, dict(state)))
-    return copied
 
 
 def local(state: Any) -> Any:

@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from trainyard_torch.checkpoint.manifest import File
 from trainyard_torch.checkpoint.outputs import PARTIAL, LocalOutput, ObjectOutput, Output, sync
-from trainyard_torch.checkpoint.timeouts import AHEAD, CHUNK, NoResponseError, Sink, Source, run_with_timeout
+from trainyard_torch.checkpoint.timeouts import AHEAD, CHUNK, NoResponseError, Sink, Source, nothing, run_with_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ class Store:
 
     Args:
         url: a path, or any URL of fsspec: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
-        timeout_seconds: the timeout of one operation: a listing, 4 MiB written, 1 MiB read, or a file closed and synced. None: no timeout.
+        timeout_seconds: the timeout of one operation: a listing, 16 MiB written, 1 MiB read, or a file closed and synced. None: no timeout.
         options: options for fsspec's file system: `{"endpoint_url": …}`.
 
     Attributes:
@@ -103,23 +103,28 @@ class Store:
     def reading(self, path: str) -> Iterator[IO[bytes]]:
         """Open a file as a seekable stream."""
 
-        def bound(act: Callable[[], T]) -> T:
-            return self._asked("read", path, act)
+        def bound(act: Callable[[], T], meanwhile: Callable[[], object] = nothing) -> T:
+            return self._asked("read", path, act, meanwhile)
 
         with self._storage_errors("read", path), self._opened(path) as stream:
             yield io.BufferedReader(Source(stream, bound), AHEAD)
 
     @contextmanager
-    def writing(self, path: str) -> Iterator[IO[bytes]]:
-        """Open a stream to write a file. The file appears at the end of the `with`, but not after an exception."""
+    def writing(self, path: str, observe: Callable[[memoryview], object] = lambda _: None) -> Iterator[IO[bytes]]:
+        """Open a stream to write a file. The file appears at the end of the `with`, but not after an exception.
 
-        def bound(act: Callable[[], T]) -> T:
-            return self._asked("write", path, act)
+        Args:
+            path: the file.
+            observe: gets all bytes of the file, each while it is written: a checksum costs no time of its own.
+        """
+
+        def bound(act: Callable[[], T], meanwhile: Callable[[], object] = nothing) -> T:
+            return self._asked("write", path, act, meanwhile)
 
         with self._storage_errors("write", path):
             before = self.unanswered
             out = bound(lambda: self._output(path))
-            sink = Sink(out.write, bound)
+            sink = Sink(out.write, bound, observe)
             try:
                 yield sink  # type: ignore[misc]  # mypy knows no IO[bytes] that is written here
                 sink.finish()
@@ -165,13 +170,24 @@ class Store:
         """Rename a file. Replaces an existing one."""
         self._asked("write", new, lambda: self._fs.mv(self._path(path), self._path(new)))
 
-    def measure(self, path: str) -> File | None:
-        """Return size and checksum of a file, computed from its content; None if it does not exist."""
-        digest, size = hashlib.sha256(), 0
+    def measure(self, path: str, into: bytearray | None = None) -> File | None:
+        """Return size and checksum of a file, computed from its content; None if it does not exist.
+
+        Args:
+            path: the file.
+            into: an array of the expected size, which gets the content.
+        """
+        digest, size, chunk = hashlib.sha256(), 0, b""
         try:
             with self._opened(path) as stream:
-                while chunk := self._asked("read", path, lambda: stream.read(CHUNK)):
-                    digest.update(chunk)
+                while True:
+                    last = chunk
+                    # The checksum of one part is computed while the next one is read.
+                    chunk = self._asked("read", path, lambda: stream.read(CHUNK), lambda: digest.update(last))  # noqa: B023 - called at once
+                    if not chunk:
+                        break
+                    if into is not None:
+                        memoryview(into)[size : size + len(chunk)] = chunk[: max(0, len(into) - size)]
                     size += len(chunk)
         except FileNotFoundError:
             return None
@@ -228,11 +244,11 @@ class Store:
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}".rstrip("/")
 
-    def _asked(self, what: str, path: str, act: Callable[[], T]) -> T:
-        """Return the store's answer, with a timeout."""
+    def _asked(self, what: str, path: str, act: Callable[[], T], meanwhile: Callable[[], object] = nothing) -> T:
+        """Return the store's answer, with a timeout. This thread does `meanwhile` until then."""
         with self._storage_errors(what, path):
             try:
-                return run_with_timeout(self._timeout_seconds, act)
+                return run_with_timeout(self._timeout_seconds, act, meanwhile)
             except NoResponseError:
                 self.unanswered += 1
                 raise StoreError(f"cannot {what} {self.at(path)}: no answer for {self._timeout_seconds:g} s") from None

@@ -42,6 +42,20 @@ def patch_torch_checkpoint() -> None:
     warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
 
 
+@contextmanager
+def without_crc32() -> Iterator[None]:
+    """Save without torch's own checksums, which nothing compares: the manifest has better ones. This is an option of the process.
+
+    A `torch.save` of another thread meanwhile lacks them, too. `torch.load` reads both.
+    """
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(compute_crc32=False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
+
+
 def writer(store: Store, folder: str, check: Callable[[], object]) -> tuple[FileSystemWriter, Streams]:
     """Return the writer for `dcp.save` in this folder of the store, and the streams that record the written files.
 
@@ -62,11 +76,15 @@ class Reader(FileSystemReader):  # type: ignore[misc]  # torch is there where th
         store: the store.
         folder: the folder of the checkpoint in it.
         files: the verified files of the checkpoint.
+        contents: the contents of some of them, which are not read again.
     """
 
-    def __init__(self, store: Store, folder: str, files: Mapping[str, File]) -> None:
+    def __init__(
+        self, store: Store, folder: str, files: Mapping[str, File], contents: Mapping[str, bytearray] | None = None
+    ) -> None:
         super().__init__(folder)
-        self.fs, self.path = Streams(store), folder
+        known = {f"{folder}/{path}": content for path, content in (contents or {}).items()}
+        self.fs, self.path = Streams(store, contents=known), folder
         self._files = files
         self._metadata: Metadata | None = None
 
@@ -87,24 +105,30 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
         written: the files that were written through it, by path.
     """
 
-    def __init__(self, store: Store, check: Callable[[], object] = lambda: None) -> None:
-        self._store, self._check = store, check
+    def __init__(
+        self, store: Store, check: Callable[[], object] = lambda: None, contents: Mapping[str, bytearray] | None = None
+    ) -> None:
+        self._store, self._check, self._contents = store, check, contents or {}
         self.written: dict[str, File] = {}
 
     @override
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
         place = os.fspath(path)
+        if mode == "rb" and place in self._contents:
+            yield io.BufferedReader(_Content(self._contents[place]))
+            return
         if mode == "rb":
             with self._store.reading(place) as stream:
                 yield stream
             return
-        with self._store.writing(place) as stream:
-            measured = _Measured(stream, self._check)
-            yield measured
-            if measured.wrong:
-                raise measured.wrong
-        self.written[place] = measured.file
+        digest = hashlib.sha256()
+        with self._store.writing(place, digest.update) as stream:
+            counted = _Counted(stream, self._check)
+            yield counted
+            if counted.wrong:
+                raise counted.wrong
+        self.written[place] = File(counted.tell(), digest.hexdigest())
 
     @override
     def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str:
@@ -138,18 +162,47 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
         self._store.remove(os.fspath(path))
 
 
-class _Measured(io.RawIOBase):
-    """A stream for sequential writes, with its size and checksum so far. After an error it accepts no more bytes."""
+class _Content(io.RawIOBase):
+    """A seekable stream of bytes in memory, which are not copied as `io.BytesIO` does."""
+
+    def __init__(self, content: bytearray) -> None:
+        super().__init__()
+        self._content, self._place = memoryview(content), 0
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        found = self._content[self._place : self._place + len(buffer)]
+        buffer[: len(found)] = found
+        self._place += len(found)
+        return len(found)
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: len(self._content)}[whence]
+        self._place = max(0, base + offset)
+        return self._place
+
+    @override
+    def tell(self) -> int:
+        return self._place
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+
+class _Counted(io.RawIOBase):
+    """A stream for sequential writes, with its size so far. After an error it accepts no more bytes."""
 
     def __init__(self, stream: Any, check: Callable[[], object]) -> None:
         super().__init__()
         self._stream, self._check = stream, check
-        self._digest, self._size = hashlib.sha256(), 0
+        self._size = 0
         self.wrong: Exception | None = None
-
-    @property
-    def file(self) -> File:
-        return File(self._size, self._digest.hexdigest())
 
     @override
     def write(self, data: Any) -> int:
@@ -160,7 +213,6 @@ class _Measured(io.RawIOBase):
         try:
             self._check()
             self._stream.write(view)
-            self._digest.update(view)
         except Exception as error:  # noqa: BLE001 - raised after torch's writer, which would replace it by an error of its own
             self.wrong = error
         return len(view)

@@ -7,6 +7,7 @@ write and after a read.
 from __future__ import annotations
 
 import io
+import mmap
 import threading
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
-CHUNK = 2**22
+CHUNK = 2**24
 """The bytes of one write."""
 AHEAD = 2**20
 """The bytes of one read."""
@@ -27,17 +28,23 @@ class NoResponseError(Exception):
     """The operation did not return in time."""
 
 
-def run_with_timeout(seconds: float | None, act: Callable[[], T]) -> T:
+def nothing() -> None:
+    """Do nothing."""
+
+
+def run_with_timeout(seconds: float | None, act: Callable[[], T], meanwhile: Callable[[], object] = nothing) -> T:
     """Return the result of `act`, or raise its exception.
 
     Args:
         seconds: the timeout. None: none, and `act` runs in this thread.
         act: the operation. It may be abandoned in a daemon thread.
+        meanwhile: work that is done in this thread while `act` runs: a checksum, which does not hold Python's lock.
 
     Raises:
         NoResponseError: the timeout has expired.
     """
     if seconds is None:
+        meanwhile()
         return act()
     answer: Future[T] = Future()
 
@@ -48,6 +55,7 @@ def run_with_timeout(seconds: float | None, act: Callable[[], T]) -> T:
             answer.set_exception(error)
 
     threading.Thread(target=run, name="store", daemon=True).start()
+    meanwhile()
     # Not `result(seconds)`: the operation may raise a TimeoutError of its own.
     if not wait([answer], seconds).done:
         raise NoResponseError
@@ -57,8 +65,8 @@ def run_with_timeout(seconds: float | None, act: Callable[[], T]) -> T:
 class Bound(Protocol):
     """Runs operations with a timeout, which raises an exception."""
 
-    def __call__(self, act: Callable[[], T], /) -> T:
-        """Return the result of `act`."""
+    def __call__(self, act: Callable[[], T], meanwhile: Callable[[], object] = ..., /) -> T:
+        """Return the result of `act`. This thread does `meanwhile` during it."""
 
 
 class Sink(io.RawIOBase):
@@ -67,22 +75,32 @@ class Sink(io.RawIOBase):
     `finish` raises errors: torch's C++ writer would replace them by an error of its own.
 
     Args:
-        write: takes the next bytes, and owns them.
+        write: takes the next bytes. It owns them until it returns, and for ever if it does not.
         bound: runs it with a timeout.
+        observe: gets the same bytes while they are written.
     """
 
-    def __init__(self, write: Callable[[bytearray], object], bound: Bound) -> None:
+    def __init__(
+        self, write: Callable[[memoryview], object], bound: Bound, observe: Callable[[memoryview], object]
+    ) -> None:
         super().__init__()
-        self._write, self._bound = write, bound
-        self._chunk = bytearray()
+        self._write, self._bound, self._observe = write, bound, observe
+        self._chunk, self._filled = memoryview(b""), 0
         self._wrong: Exception | None = None
 
     @override
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        for begin in range(0, len(view), CHUNK):
-            self._chunk += view[begin : begin + CHUNK]
-            if len(self._chunk) >= CHUNK:
+        begin = 0
+        while begin < len(view) and not self._wrong:
+            if not self._chunk:
+                # Its pages appear as they are used: many files are small.
+                self._chunk = memoryview(mmap.mmap(-1, CHUNK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+            part = view[begin : begin + CHUNK - self._filled]
+            self._chunk[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            begin += len(part)
+            if self._filled == CHUNK:
                 self._hand_on()
         return len(view)
 
@@ -97,12 +115,13 @@ class Sink(io.RawIOBase):
             raise self._wrong
 
     def _hand_on(self) -> None:
-        chunk, self._chunk = self._chunk, bytearray()
-        if chunk and not self._wrong:
+        content, self._filled = self._chunk[: self._filled], 0
+        if content and not self._wrong:
             try:
-                self._bound(lambda: self._write(chunk))
+                self._bound(lambda: self._write(content), lambda: self._observe(content))
             except Exception as error:  # noqa: BLE001 - see above
-                self._wrong = error
+                # The thread may still write it.
+                self._wrong, self._chunk = error, memoryview(b"")
 
 
 class Source(io.RawIOBase):

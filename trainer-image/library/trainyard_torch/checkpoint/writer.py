@@ -15,7 +15,7 @@ from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError
 from trainyard_torch.checkpoint.policy import Tier
 from trainyard_torch.checkpoint.state import local
 from trainyard_torch.checkpoint.store import StoreError
-from trainyard_torch.checkpoint.streams import writer
+from trainyard_torch.checkpoint.streams import without_crc32, writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ class CheckpointWriter:
         memory: the checkpoints in memory; None: none.
         mark: the mark of the attempt's claim.
         manifest: the manifest of the checkpoint.
-        state: a copy on the host, made by `staged`.
+        state: a copy on the host, made by `StagingBuffer.stage`.
         tier: where the checkpoint goes.
         stored: called on rank 0 when the checkpoint is committed.
     """
@@ -81,7 +81,8 @@ class CheckpointWriter:
         )
         self.planner.reuse = all(unchanged)
         try:
-            dcp.save(self.state, storage_writer=out, planner=self.planner, process_group=self.communicator.group)
+            with without_crc32():
+                dcp.save(self.state, storage_writer=out, planner=self.planner, process_group=self.communicator.group)
         except CheckpointException:
             # All processes know, and write no more.
             self.communicator.run_on_rank0(lambda: self._drop(unanswered))
@@ -105,8 +106,11 @@ class CheckpointWriter:
         self.communicator.run_on_rank0(self._tidy)
 
     def _remember(self, memory: Memory, saving: BackgroundSave) -> None:
+        state = local(self.state)
         try:
-            self.communicator.run_on_all(lambda: memory.write(self.manifest, self.mark, local(self.state)))
+            # Before any of them writes: what the others write would count as used.
+            self.communicator.run_on_all(lambda: memory.reserve(state))
+            self.communicator.run_on_all(lambda: memory.write(self.manifest, self.mark, state))
             # Not before all processes have theirs.
             self.communicator.run_on_all(lambda: memory.keep(self.manifest.name))
         except RankFailedError as error:
