@@ -71,7 +71,7 @@ class Checkpoints:
         self._store = Store(url, timeout_seconds=self._policy.operation_timeout_seconds, **options)
         # One process may wait for its thread up to the limit, while the others wait for it. torch's default is half an hour.
         self._communicator = Communicator(max(1800.0, 2 * self._policy.give_up_seconds))
-        self._background = Communicator(self._policy.give_up_seconds)
+        self._background = Communicator(self._policy.give_up_seconds, threaded=True)
         self._history = History(self._store, job_attempt or JobAttempt.of(os.environ))
         self._memory = Memory(self._policy.memory_dir, url, self._communicator.rank) if self._policy.memory else None
         self.url, self.attempt, self._mark = self._store.url, 0, ""
@@ -282,7 +282,8 @@ class Checkpoints:
         # All processes must agree on the outcome: it decides what is saved next, and by which group.
         outcome = agreed(self._communicator.gather(pending.outcome()))
         if outcome.broken:
-            background, self._background = self._background, Communicator(self._policy.give_up_seconds)
+            background = self._background
+            self._background = Communicator(self._policy.give_up_seconds, threaded=True)
             if pending.ended():
                 background.close()
         if outcome.wrong:
