@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -37,6 +38,7 @@ NODE: Final = 8
 """The ranks that share one copy of the parameters under HSDP, as on a node with eight GPUs."""
 LAYOUTS: Final = ("fsdp", "hsdp")
 PATIENCE_SECONDS: Final = 600.0
+TRIES: Final = 3
 
 
 class RankFigures(NamedTuple):
@@ -86,9 +88,17 @@ def measure(way: str, layout: str, ranks: int) -> dict[str, Any]:
     """Start all ranks once, and return the figures of the turn: the slowest rank's seconds, and counts of the last rank.
 
     Raises:
-        EOFError: a rank has exited.
+        EOFError: a rank has exited, in each of several tries.
         TimeoutError: a rank did not answer.
     """
+    # Another process may take the port before rank 0 does, and on a busy machine gloo sometimes fails to connect all ranks.
+    for _ in range(TRIES - 1):
+        with suppress(EOFError):
+            return _measure_once(way, layout, ranks)
+    return _measure_once(way, layout, ranks)
+
+
+def _measure_once(way: str, layout: str, ranks: int) -> dict[str, Any]:
     # They share the memory of torch. Nothing here has started a thread.
     forks = multiprocessing.get_context("fork")
     port, processes, pipes = free_port(), [], []
