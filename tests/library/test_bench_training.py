@@ -122,3 +122,16 @@ def test_bytes_of_an_interface_go_to_and_fro(tmp_path: Path) -> None:
     assert exchange.passed("cable", table) == 1030
     with pytest.raises(ValueError, match="no interface other"):
         exchange.passed("other", table)
+
+
+def test_start_up_counts_groups_and_sockets() -> None:
+    words = ("-m", "dev.benchmarks.training.start_up", "--ranks", "4", "--repeats", "1")
+    out = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True, timeout=300).stdout
+    found = {(record["start"], record["layout"]): record for record in map(json.loads, out.splitlines())}
+    assert [*found] == [(way, layout) for layout in ("fsdp", "hsdp") for way in ("group each", "start()")]
+    counts = {key: (record["new_group"], record["groups"], record["sockets"]) for key, record in found.items()}
+    # Three groups of all, the store, and the group of this rank alone; HSDP has two groups of two beside.
+    assert counts["start()", "fsdp"] == (3, 4, 3 * 4 + 1 + 1)
+    assert counts["start()", "hsdp"] == (3 + 2 + 2, 6, 3 * 4 + 1 + 1 + 2 * 2)
+    # Four dimensions of one process, and one group more for each of two users.
+    assert counts["group each", "fsdp"] >= (4 * 4 + 4, 1 + 4 + 4, 5 * 4 + 4 + 1)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,6 +155,19 @@ def group_timeouts(monkeypatch: pytest.MonkeyPatch, **environ: str) -> set[timed
     launched = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in {**launched, **environ}.items():
         monkeypatch.setenv(name, value)
+    mesh = Parallelism.mesh
+
+    def mesh_with_group(sizes: Parallelism, *words: Any) -> Any:
+        # A mesh of several processes creates groups, too.
+        dist.new_group()
+        return mesh(sizes, *words)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Parallelism, "mesh", mesh_with_group)
+        return timeouts_at_start()
+
+
+def timeouts_at_start() -> set[timedelta]:
     with start():
         groups = list(dist.distributed_c10d._world.pg_map)
         assert len(groups) > 1, "groups that were made after the first"

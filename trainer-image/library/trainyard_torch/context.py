@@ -23,7 +23,7 @@ from trainyard_torch.exit_after_exception import exit_soon_after
 from trainyard_torch.mesh import Parallelism, data_shard
 from trainyard_torch.monitoring.compile_phase import CompilePhase
 from trainyard_torch.monitoring.flight_recorder import flight_recorder
-from trainyard_torch.process_group import default_timeout, destroy, set_timeout
+from trainyard_torch.process_group import control_group, default_timeout, destroy, set_timeout
 from trainyard_torch.process_info import ProcessInfo
 from trainyard_torch.sigterm import MAX_GRACE_PERIOD_SECONDS, SigtermHandler, default_stop_timeout_seconds
 from trainyard_torch.throttle import Throttle
@@ -66,7 +66,9 @@ class Training:
         self._sigterm, self._agent = sigterm, agent()
         # A lookup in the mesh takes a tenth of a millisecond, and each step needs it.
         self._data_shard = data_shard(mesh)
-        self._group = dist.new_group(backend="gloo")
+        if self._votes:
+            # Now, so that no step waits for it.
+            control_group()
         self._asked: tuple[dist.Work, torch.Tensor] | None = None
         self._throttle = Throttle()
         self._compile_phase = CompilePhase(self._agent)
@@ -99,13 +101,15 @@ class Training:
     def must_stop(self, step: int) -> bool:
         """Return whether all processes must save and `exit` after this step: after an eviction, a drain, a suspension, or SIGTERM to one process.
 
-        Call it on all processes after each step, with the same step number. All get the same answer. Without an agent, the answer is late by at most
-        a tenth of a second, or by one step if steps are longer.
+        Call it on all processes after each step, with the same step number. All get the same answer. Without an agent, several
+        processes vote. Their answer is late by at most a tenth of a second, or by one step if steps are longer.
         """
         if self._compile_phase.is_pending:
             self._compile_phase.register()
         if self.process.supervised and self._agent:
             return bool(self._agent.must_stop(step))
+        if not self._votes:
+            return self._acknowledged(self._received)
         answer = False
         if self._asked:
             (work, votes), self._asked = self._asked, None
@@ -113,10 +117,21 @@ class Training:
             answer, pause = bool(votes[0]), int(votes[1])
             self._throttle.agree(pause)
         if self._throttle.due():
-            received = self._sigterm is not None and self._sigterm.received
-            votes = torch.tensor([received, self._throttle.proposal()], dtype=torch.uint8)
+            votes = torch.tensor([self._received, self._throttle.proposal()], dtype=torch.uint8)
             # The result is read after the next step, so that no process blocks.
-            self._asked = dist.all_reduce(votes, dist.ReduceOp.MAX, group=self._group, async_op=True), votes
+            self._asked = dist.all_reduce(votes, dist.ReduceOp.MAX, group=control_group(), async_op=True), votes
+        return self._acknowledged(answer)
+
+    @property
+    def _votes(self) -> bool:
+        """Whether the processes vote: not one process alone, and not below the agent, which decides for all."""
+        return self.process.world_size > 1 and not (self.process.supervised and self._agent)
+
+    @property
+    def _received(self) -> bool:
+        return self._sigterm is not None and self._sigterm.received
+
+    def _acknowledged(self, answer: bool) -> bool:  # noqa: FBT001 - the only argument
         if answer and self._sigterm:
             self._sigterm.acknowledge()
         return answer

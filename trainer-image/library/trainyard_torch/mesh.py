@@ -108,7 +108,7 @@ class Parallelism:
     def mesh(self, world_size: int, device_type: str) -> DeviceMesh:
         """Create the mesh of all processes. All of them call it once, at the same time.
 
-        It always has all of DIMENSIONS. Dimensions with more traffic are further inside, since adjacent ranks are on
+        It always has all of DIMENSIONS, and a process group only where more than one process exchanges data. Dimensions with more traffic are further inside, since adjacent ranks are on
         one node. Tensor parallel exchanges activations several times per layer, context parallel once per layer. Shards
         are gathered once per layer, but ahead of use. Copies are averaged once per step, and stages send one activation
         per micro-batch. `submesh` also returns JOINED dimensions. "data" are the processes that share the samples,
@@ -123,7 +123,8 @@ class Parallelism:
         """
         shape = self.shape(world_size)
         import torch.distributed as dist  # noqa: PLC0415 - the sizes are also read where there is no torch
-        from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+
+        from trainyard_torch.mesh_groups import mesh_of  # noqa: PLC0415
 
         found = dist.get_world_size() if dist.is_initialized() else None
         if found != world_size:
@@ -131,7 +132,7 @@ class Parallelism:
                 f"a mesh of {world_size} processes needs a process group of as many, and "
                 + ("none is initialized: call init_process_group first" if found is None else f"this one has {found}")
             )
-        mesh = init_device_mesh(device_type, shape, mesh_dim_names=DIMENSIONS)
+        mesh = mesh_of(device_type, shape, DIMENSIONS)
         for name in JOINED:
             submesh(mesh, name)
         return mesh
@@ -179,12 +180,21 @@ def size(mesh: DeviceMesh, dimension: str) -> int:
 
 
 def _named(mesh: DeviceMesh, dimension: str) -> str:
-    """Return the dimension itself, or its only part with more than one process, so that no group is created twice."""
+    """Return the first name of the same processes, so that no group is created twice.
+
+    That is the dimension itself, its only part with more than one process, or another join of the same parts.
+    """
     size(mesh, dimension)
-    wide = [part for part in JOINED.get(dimension, ()) if size(mesh, part) > 1]
-    if dimension not in JOINED or len(wide) > 1:
+    if dimension not in JOINED:
         return dimension
-    return wide[0] if wide else "shard"
+    wide = _wide_parts(mesh, dimension)
+    if len(wide) < 2:
+        return wide[0] if wide else "shard"
+    return next(name for name in JOINED if _wide_parts(mesh, name) == wide)
+
+
+def _wide_parts(mesh: DeviceMesh, joined: str) -> list[str]:
+    return [part for part in JOINED[joined] if size(mesh, part) > 1]
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -1,8 +1,10 @@
-"""Destroy process groups without the deadlock of gloo's destructor."""
+"""The control group, the timeouts of groups, and their end without the deadlock of gloo's destructor."""
 
 from __future__ import annotations
 
 import atexit
+import os
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,51 @@ _kept: list[object] = []
 atexit.register(_kept.clear)
 
 
+@dataclass(slots=True)
+class _ControlGroup:
+    group: dist.ProcessGroup
+    timeout: timedelta
+
+
+_control: list[_ControlGroup] = []
+"""The control group, if there is one."""
+atexit.register(_control.clear)
+
+
+def default_group() -> dist.ProcessGroup:
+    """Return the default group.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    if dist.group.WORLD is None:
+        raise RuntimeError("there is no process group: call init_process_group first")
+    return dist.group.WORLD
+
+
+def control_group(at_least: timedelta | None = None) -> dist.ProcessGroup:
+    """Return the gloo group of all processes for what they agree upon between steps: votes, checkpoints that are due, metrics.
+
+    There is one for each default group. The first call creates it, and all processes make that call at the same time. Only the thread
+    that trains uses it: collectives of several threads would start in another order on each process. A thread needs its own group.
+
+    Args:
+        at_least: the time that a process may wait for the others here. The longest that anyone has asked for holds.
+
+    Raises:
+        RuntimeError: there is no default group.
+    """
+    default_group()
+    existing = next((each for each in _control if each.group in _groups(None)), None)
+    if existing is None:
+        timeout = max(each for each in (at_least, default_timeout(os.environ), dist.default_pg_timeout) if each)
+        existing = _ControlGroup(dist.new_group(backend="gloo", timeout=timeout, group_desc="control"), timeout)
+        _control[:] = [existing]
+    elif at_least and at_least > existing.timeout:
+        _set_timeout(at_least, existing.group)
+    return existing.group
+
+
 def default_timeout(environ: Mapping[str, str]) -> timedelta | None:
     """Return the timeout of collectives that the program does not set; None: torch's own.
 
@@ -42,8 +89,15 @@ def default_timeout(environ: Mapping[str, str]) -> timedelta | None:
 
 def set_timeout(timeout: timedelta) -> None:
     """Set the timeout of all groups that exist. A new group takes torch's default, not that of the group from which it is made."""
-    for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - torch has no public list
-        distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001 - nor a public way to this
+    for group in _groups(None):
+        _set_timeout(timeout, group)
+
+
+def _set_timeout(timeout: timedelta, group: dist.ProcessGroup) -> None:
+    distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001 - torch has no public way to this
+    for each in _control:
+        if each.group is group:
+            each.timeout = timeout
 
 
 def destroy(group: dist.ProcessGroup | None = None) -> None:
@@ -55,6 +109,9 @@ def destroy(group: dist.ProcessGroup | None = None) -> None:
     process exits. Release other references to the group, for example of a model, before.
     """
     kept = [gloo for each in _groups(group) if (gloo := _gloo(each))]
+    if group is None:
+        # Its reference would run the destructor later.
+        _control.clear()
     dist.destroy_process_group(group)
     _kept[:] = kept
 

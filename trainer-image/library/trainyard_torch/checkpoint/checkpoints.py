@@ -73,7 +73,7 @@ class Checkpoints:
         self._store = Store(url, timeout_seconds=self._policy.operation_timeout_seconds, **options)
         # One process may wait for its thread up to the limit, while the others wait for it. torch's default is half an hour.
         self._communicator = Communicator(max(1800.0, 2 * self._policy.give_up_seconds))
-        self._background = Communicator(self._policy.give_up_seconds)
+        self._background = Communicator(self._policy.give_up_seconds, threaded=True)
         self._history = History(self._store, job_attempt or JobAttempt.of(os.environ))
         self._memory: Memory | None = None
         if self._policy.memory:
@@ -288,7 +288,8 @@ class Checkpoints:
         # All processes must agree on the outcome: it decides what is saved next, and by which group.
         outcome = agreed(self._communicator.gather(self._outcome_of(pending)))
         if outcome.broken:
-            background, self._background = self._background, Communicator(self._policy.give_up_seconds)
+            background = self._background
+            self._background = Communicator(self._policy.give_up_seconds, threaded=True)
             if pending.ended():
                 background.close()
         if outcome.wrong:

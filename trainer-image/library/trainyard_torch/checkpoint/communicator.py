@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from trainyard_torch.process_group import destroy
+from trainyard_torch.process_group import control_group, default_group, destroy
 from trainyard_torch.throttle import Throttle
 
 if TYPE_CHECKING:
@@ -32,10 +32,14 @@ class RankFailedError(Exception):
 class Communicator:
     """The processes of the default group, or only this one if there is no group. Create it on all processes at the same time.
 
+    Communicators of the training thread share the control group (`process_group.control_group`).
+
     Args:
-        timeout: the seconds that they wait for each other; by default torch's half an hour.
-        borrow: use the default group itself if it has gloo, for a few exchanges in the training thread. A separate group stays until the
-            program ends, since torch's destructor may block for ever.
+        timeout: the seconds that they wait for each other at least; by default torch's half an hour.
+        borrow: use the default group itself if it has gloo, for a few exchanges in the training thread. So a program that only exports
+            creates no group.
+        threaded: create a group of its own, for another thread than the one that trains. Its timeout is `timeout`. It stays until the
+            program ends unless `close` is called.
 
     Attributes:
         rank: the rank, from 0 on.
@@ -43,13 +47,13 @@ class Communicator:
         group: the group for torch.distributed.checkpoint; None if there is no other process.
     """
 
-    def __init__(self, timeout: float | None = None, *, borrow: bool = False) -> None:
+    def __init__(self, timeout: float | None = None, *, borrow: bool = False, threaded: bool = False) -> None:
         alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
         self.rank = 0 if alone else dist.get_rank()
         self.world_size = 1 if alone else dist.get_world_size()
-        lent = not alone and borrow and "cpu:gloo" in dist.get_backend_config()
         bound = None if timeout is None else timedelta(seconds=timeout)
-        self.group = None if alone else dist.group.WORLD if lent else dist.new_group(backend="gloo", timeout=bound)
+        self.group = None if alone else _group(bound, borrow=borrow, threaded=threaded)
+        self._owns_group = threaded
         self._pending: tuple[Any, torch.Tensor] | None = None
         self._own_value = 0
         """The value that a single process broadcast to itself."""
@@ -133,6 +137,13 @@ class Communicator:
         return int(poll[0])
 
     def close(self) -> None:
-        """Destroy the group in this process. No thread may use it any more."""
-        if self.group is not None:
+        """Destroy its own group in this process, if it has one. No thread may use it any more."""
+        if self.group is not None and self._owns_group:
             destroy(self.group)
+
+
+def _group(timeout: timedelta | None, *, borrow: bool, threaded: bool) -> dist.ProcessGroup:
+    if threaded:
+        return dist.new_group(backend="gloo", timeout=timeout, group_desc="checkpoint")
+    lent = borrow and "cpu:gloo" in dist.get_backend_config()
+    return default_group() if lent else control_group(timeout)
