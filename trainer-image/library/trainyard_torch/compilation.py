@@ -16,15 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch._functorch.config  # private, and the only place of the memory budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import nn
 
+BUDGET_BACKENDS = ("inductor", "aot_eager_decomp_partition")
+"""The backends that cut forward from backward by what must be kept."""
+
 
 def compile_model(
-    model: nn.Module, cache_dir: Path | str | None = None, *, backend: str = "inductor", dynamic: bool | None = None
+    model: nn.Module,
+    cache_dir: Path | str | None = None,
+    *,
+    backend: str = "inductor",
+    dynamic: bool | None = None,
+    activation_memory_budget: float | None = None,
 ) -> nn.Module:
     """Compile a model on first use. Call it before anything else is compiled, and before DDP wraps the model.
 
@@ -36,10 +45,12 @@ def compile_model(
             TORCHINDUCTOR_CACHE_DIR has precedence over this argument.
         backend: "inductor", or "aot_eager" or "eager", which generate no code, for debugging.
         dynamic: as for torch.compile. False recompiles for each shape.
+        activation_memory_budget: the share of activations that a compiled graph may keep for the backward pass, from 0 (its inputs only) to 1
+            (what is fastest). It holds for all that this process compiles from now on. None: torch decides, which is 1.
 
     Raises:
         ValueError: the model's forward is torch's own, the folder is not writable, or the backend is unknown. Or the image lacks a compiler
-                or one of its dependencies.
+                or one of its dependencies. Or the budget is out of range, or the backend does not know it.
     """
     if type(model).forward.__module__.startswith("torch."):
         # Dynamo skips the frames of torch's own modules: nothing would be compiled, without a message (pytorch #150915).
@@ -50,6 +61,8 @@ def compile_model(
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:
         raise ValueError(f"backend must be one of {', '.join(known)}, got {backend!r}")
+    if activation_memory_budget is not None:
+        _check_budget(activation_memory_budget, backend)
     if backend == "inductor":
         device = next((value.device.type for value in model.parameters()), "cpu")
         if missing := missing_requirements(device, os.environ, this_image()):
@@ -59,8 +72,20 @@ def compile_model(
             )
         if cache_dir is not None and "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_writable(Path(cache_dir)))
+    if activation_memory_budget is not None:
+        torch._functorch.config.activation_memory_budget = activation_memory_budget  # noqa: SLF001 - as above
     model.compile(backend=backend, dynamic=dynamic)
     return model
+
+
+def _check_budget(budget: float, backend: str) -> None:
+    if not 0 <= budget <= 1:
+        raise ValueError(f"activation_memory_budget must be from 0 to 1, not {budget}")
+    if backend not in BUDGET_BACKENDS:
+        raise ValueError(
+            f"activation_memory_budget needs a backend that decides what to recompute ({' or '.join(BUDGET_BACKENDS)}), and {backend} "
+            "keeps all: leave it out, or use checkpoint_activations"
+        )
 
 
 @dataclass(frozen=True, slots=True)

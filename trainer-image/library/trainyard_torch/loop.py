@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch.nn import SyncBatchNorm
 from trainyard_torch.checkpoint.policy import Tier
 from trainyard_torch.checkpoint.train_state import TrainState
 from trainyard_torch.export.record import Provenance
+from trainyard_torch.garbage_collection import COLLECT_EVERY_STEPS, collected_every
 from trainyard_torch.mesh import size
 from trainyard_torch.monitoring.monitor import Monitor
 from trainyard_torch.non_finite import NonFiniteError, StepGuard, all_finite
@@ -125,6 +127,7 @@ class Loop:
             example those of the last evaluation. Only rank 0's values are used.
         non_finite: what follows gradients that are not finite. None: the optimizer steps. Whatever it is, a checkpoint with a loss,
             gradient norm or parameter that is not finite is not saved.
+        collect_every: the steps between two garbage collections, on all processes after the same step. None: Python collects at any time.
 
     Attributes:
         monitor: for further phases: `with loop.monitor.phase("evaluate")`.
@@ -150,9 +153,13 @@ class Loop:
         tracking: Tracking | None = None,
         checkpoint_metrics: Callable[[], Mapping[str, float | None]] | None = None,
         non_finite: NonFinitePolicy | None = None,
+        collect_every: int | None = COLLECT_EVERY_STEPS,
     ) -> None:
         if total_steps < 1:
             raise ValueError(f"total_steps must be from 1 on, not {total_steps}")
+        if collect_every is not None and collect_every < 1:
+            raise ValueError(f"collect_every must be a number of steps from 1 on, or None, and not {collect_every}")
+        self._collect_every = collect_every
         self._training, self._data, self._total_steps = training, data, total_steps
         self._models = [model] if isinstance(model, torch.nn.Module) else list(model)
         self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
@@ -217,7 +224,12 @@ class Loop:
             NonFiniteError: too many steps in a row were skipped, or the last step's state is not finite.
             SystemExit: the training stopped on request and is saved: exit code 90.
         """
-        for number in range(self._resume() + 1, self._total_steps + 1):
+        resumed = self._resume()
+        with collected_every(self._collect_every) if self._collect_every else nullcontext() as collect:
+            yield from self._steps_after(resumed, collect)
+
+    def _steps_after(self, done: int, collect: Callable[[int], None] | None) -> Iterator[Step]:
+        for number in range(done + 1, self._total_steps + 1):
             self._training.reseed(number)
             if self._lr_schedule:
                 for optimizer in self._optimizers:
@@ -234,6 +246,8 @@ class Loop:
             if self._guard:
                 self._guard.check(number)
             self._save(number, step.loss, norm)
+            if collect:
+                collect(number)
         self._data.close()
         self.monitor.close()
 
