@@ -168,6 +168,7 @@ class Loop:
         self.monitor = monitor or Monitor(
             total_steps=total_steps, compute_phases=self._compute_phases(), device=training.device
         )
+        self.monitor.computes_in(self._precision.name)
         # Pipeline stages synchronize on their own.
         self._gradient_sync = GradientSync(self._models[0] if len(self._models) == 1 else torch.nn.Identity())
         # Cached, since mesh lookups take longer than all other work of the loop in a step.
