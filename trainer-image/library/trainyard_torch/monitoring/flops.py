@@ -52,7 +52,7 @@ PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
 """Dense bf16 FLOP/s from the vendors' data sheets (most print the double, "with sparsity"). The first entry whose words all occur in a device's name."""
 
 RELATIVE_PEAKS = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
-"""The peak of a number format relative to bf16, the same for all of PEAKS that support it. fp32 is not listed: other units compute it."""
+"""The peak of a number format relative to that of bf16. All of PEAKS that support the format have it. Other units compute fp32."""
 
 PARTS = frozenset({"MIG", "Laptop", "D", "Ti"})
 """The peak of devices with such a word in their name cannot be determined from the name."""
