@@ -21,6 +21,8 @@ MISSING, NO_GPU = 2, 3
 
 def main() -> int:
     """Run them; the exit code."""
+    # Ranks are forked from a server that has imported much. A package that asks for GPUs while it is imported would break CUDA in all of them.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     # For the processes that tests start, too.
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [*(str(ROOT / path) for path in IMPORTED), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -71,6 +71,7 @@ def attended(store: str) -> float:
             .sum()
         )
         (gradient,) = torch.autograd.grad(own, cut[0])
+    assert [part.shape for part in cut] == [part.shape for part in parts], "they are restored"
     sums = torch.stack([own.detach(), gradient.float().square().sum()])
     dist.all_reduce(sums)
     whole = torch.stack([attention.detach(), wanted.float().square().sum()])

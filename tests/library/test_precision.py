@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from tests.library.support.processes import run
 from trainyard_torch import Parallelism, clip_grad_norm_, group_by_mesh, shard, tensor_parallel
-from trainyard_torch.precision import Precision, with_float8
+from trainyard_torch.precision import Precision
 
 GPU = torch.cuda.is_available()
 
@@ -119,16 +118,6 @@ def test_the_device_decides() -> None:
             Precision("bf16", "cuda")
 
 
-def test_fp8_has_its_conditions() -> None:
-    with pytest.raises(ValueError, match="sides are multiples of 16, and the model has none"):
-        with_float8(network())
-    if not find_spec("torchao"):
-        with pytest.raises(ValueError, match="pip install torchao"):
-            with_float8(nn.Linear(16, 32))
-    model = network()
-    assert Precision("bf16", "cpu").convert(model) is model
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16"])
 def test_on_a_gpu(name: str) -> None:
@@ -141,17 +130,6 @@ def test_on_a_gpu(name: str) -> None:
         loss = model(x).float().square().mean()
     precision.backward(loss)
     assert precision.step(optimizer)
-
-
-@pytest.mark.gpu(capability=(8, 9))
-@pytest.mark.skipif(not find_spec("torchao"), reason="needs torchao, which is not installed")
-def test_fp8_on_a_gpu() -> None:
-    model = Precision("fp8", "cuda").convert(nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 10)).cuda())
-    assert type(model[0]).__name__ == "Float8Linear"  # type: ignore[index]
-    assert type(model[1]) is nn.Linear  # type: ignore[index]
-    with Precision("fp8", "cuda").autocast():
-        model(torch.randn(16, 64, device="cuda")).sum().backward()
-    assert all(torch.isfinite(value.grad).all() for value in model.parameters() if value.grad is not None)
 
 
 SPLIT = {

@@ -236,7 +236,14 @@ def test_the_share_of_the_peak(caplog: pytest.LogCaptureFixture) -> None:
     unknown.step(0)
     unknown.step(1)
     assert unknown.snapshot().mfu is None
-    assert [message for message in caplog.messages if "the peak of a device named 'CPU' is not known" in message]
+    unknown.computes_in("fp32")
+    given = Monitor(device="cpu", profiler=ProfilerConfig(signal=False))
+    given.set_flops(1e6, "fp8")
+    given.computes_in("tf32")
+    assert [message.split()[5] for message in caplog.messages if "the peak in" in message] == ["bf16", "fp32", "fp8"]
+    assert [
+        message for message in caplog.messages if "the peak in bf16 of a device named 'CPU' is not known" in message
+    ]
 
 
 @pytest.mark.parametrize(

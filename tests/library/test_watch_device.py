@@ -177,6 +177,10 @@ def test_a_transformer_by_its_formula() -> None:
         ("Tesla V100-SXM2-16GB", 125),
         ("NVIDIA GeForce RTX 4090", 165.2),
         ("AMD Instinct MI300X", 1307.4),
+        ("NVIDIA B300 SXM6 AC", 2250),
+        ("NVIDIA GB300", 2500),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 503.8),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 438.9),
         ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
         ("NVIDIA GeForce RTX 4090 D", None),
@@ -187,6 +191,13 @@ def test_a_transformer_by_its_formula() -> None:
 )
 def test_the_peak_of_a_device(name: str, teraflops: float | None) -> None:
     assert peak(name) == (teraflops and teraflops * 1e12)
+
+
+@pytest.mark.parametrize(
+    ("number_format", "teraflops"), [("tf32", 494.7), ("bf16", 989.4), ("fp16", 989.4), ("fp8", 1978.8), ("fp32", None)]
+)
+def test_the_peak_depends_on_the_format(number_format: str, teraflops: float | None) -> None:
+    assert peak("NVIDIA H100 80GB HBM3", number_format) == (teraflops and teraflops * 1e12)
 
 
 def test_utilisation_is_a_share_of_the_peak() -> None:

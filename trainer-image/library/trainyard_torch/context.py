@@ -17,6 +17,7 @@ import torch.distributed as dist
 from trainyard_torch.agent import agent
 from trainyard_torch.checkpoint.timeouts import NoResponseError, run_with_timeout
 from trainyard_torch.data.sample_order import mixed
+from trainyard_torch.determinism import seed_distributed_tensors, use_deterministic_algorithms
 from trainyard_torch.device import VisibleGpus, device_type
 from trainyard_torch.errors import exit_with_code
 from trainyard_torch.exit_after_exception import exit_soon_after
@@ -65,7 +66,7 @@ class Training:
         self.exit_stack = ExitStack()
         self._sigterm, self._agent = sigterm, agent()
         # A lookup in the mesh takes a tenth of a millisecond, and each step needs it.
-        self._data_shard = data_shard(mesh)
+        self._data_shard, self._tensor_mesh = data_shard(mesh), mesh["tensor"]
         if self._votes:
             # Now, so that no step waits for it.
             control_group()
@@ -152,6 +153,7 @@ class Training:
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed_all(seed)
+            seed_distributed_tensors(seed, self._tensor_mesh)
 
 
 @contextmanager
@@ -175,7 +177,7 @@ def start(
         parallelism: by default the environment variable TRAINYARD_PARALLELISM, which holds the TrainingJob's `spec.parallelism`.
         device: "cuda" or "cpu". By default a GPU if the pod has one for each process, and a CPU only if the container requested no GPU.
         timeout: the timeout of collectives. By default torch's; below the agent, longer than all that its hang detection allows.
-        deterministic: use torch's deterministic algorithms, and raise an error if there is none.
+        deterministic: use deterministic algorithms of torch, cuDNN, cuBLAS and NCCL, and raise an error if torch has none.
         stop_timeout_seconds: seconds after SIGTERM within which the current step must finish; otherwise the process is terminated. By default
             two thirds of the pod's grace period (TRAINYARD_GRACE_PERIOD_SECONDS, else 30 s). Under trainyard-agent, the agent decides.
 
@@ -193,7 +195,7 @@ def start(
     configure_logging()
     _seed_all(seed)
     if deterministic:
-        _use_deterministic_algorithms()
+        use_deterministic_algorithms()
     os.environ.update(flight_recorder(os.environ))
     given = timeout or default_timeout(os.environ)
     _join(process, where, given)
@@ -230,12 +232,6 @@ def _stop_seconds(given: float | None) -> float:
             f"stop_timeout_seconds must be a positive number of seconds up to {MAX_GRACE_PERIOD_SECONDS}, not {given}"
         )
     return given
-
-
-def _use_deterministic_algorithms() -> None:
-    # cuBLAS reads it on first use.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(mode=True)
 
 
 def _destroy_groups(code: int, device: torch.device) -> None:

@@ -181,6 +181,7 @@ class Loop:
         for each in self._models:
             if isinstance(each, Replicated):
                 each.waiting = partial(self.monitor.phase, "communication")
+        self.monitor.computes_in(self._precision.name)
         # Pipeline stages synchronize on their own.
         self._gradient_sync = GradientSync(self._models[0] if len(self._models) == 1 else torch.nn.Identity())
         # Cached, since mesh lookups take longer than all other work of the loop in a step.

@@ -155,7 +155,12 @@ def submesh(mesh: DeviceMesh, dimension: str) -> DeviceMesh:
 
 def sharding(mesh: DeviceMesh) -> DeviceMesh:
     """Return the mesh for FSDP: the processes that share one copy of the parameters, preceded by the dimension of copies if there are several."""
-    return mesh["replicate", _named(mesh, "shards")] if size(mesh, "replicate") > 1 else submesh(mesh, "shards")
+    shards = submesh(mesh, "shards")
+    if size(mesh, "replicate") == 1:
+        return shards
+    # Private, from torch 2.10 on, which warns if a joined dimension is selected by its name. Older releases know no other way.
+    join = getattr(type(mesh), "_concatenate", None)
+    return join([mesh["replicate"], shards]) if join else mesh["replicate", _named(mesh, "shards")]
 
 
 def data_shard(mesh: DeviceMesh) -> DataShard:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trainyard_torch.float8 import Scaling, with_float8
 from trainyard_torch.gradient_unscaling import Unscaled
-from trainyard_torch.number_formats import checked, fits_fp8, usual
+from trainyard_torch.number_formats import checked, usual
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from contextlib import AbstractContextManager
 
     from torch import Tensor, nn
@@ -50,7 +51,7 @@ class Precision:
 
     Attributes:
         name: the chosen format.
-        dtype: the type of matrix products; for FSDP2's `MixedPrecisionPolicy(param_dtype=…)`, which replaces autocast.
+        dtype: the type of matrix products. `shard(precision=…)` makes FSDP2 gather parameters in it.
 
     Raises:
         ValueError: the format is unknown, or the device does not support it.
@@ -87,15 +88,14 @@ class Precision:
         """The current scale of the loss; always 1 except for fp16."""
         return float(self._scaler.get_scale())
 
-    def convert(self, model: nn.Module) -> nn.Module:
+    def convert(
+        self, model: nn.Module, *, scaling: Scaling = "tensorwise", skip: Collection[str] | None = None
+    ) -> nn.Module:
         """Return the model with its linear layers in fp8 if that is the format, else unchanged. Call it before DDP, FSDP2 or torch.compile.
 
-        Layers whose sides are not multiples of 16 stay in bf16.
-
-        Raises:
-            ValueError: torchao is not installed, or no layer can be converted.
+        The arguments and errors are those of `float8.with_float8`: layers whose sides are not multiples of 16, and the last one, stay in bf16.
         """
-        return with_float8(model) if self.name == "fp8" else model
+        return with_float8(model, scaling=scaling, skip=skip) if self.name == "fp8" else model
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context for the forward pass and the loss, but not for the backward pass."""
@@ -161,27 +161,3 @@ class Precision:
         """Restore the state of `state_dict`."""
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(dict(state))
-
-
-def with_float8(model: nn.Module) -> nn.Module:
-    """Return the model with torchao's linear layers, which multiply in fp8 with a scale for each tensor. Weights stay as they are.
-
-    Raises:
-        ValueError: torchao is not installed, or no layer can be converted.
-    """
-    linear = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
-    if not any(fits_fp8(layer.out_features, layer.in_features) for layer in linear):
-        raise ValueError("fp8 needs a linear layer whose sides are multiples of 16, and the model has none: use bf16")
-    try:
-        # Stock torch has the type, but its multiplication only as a private function (torch._scaled_mm).
-        from torchao.float8 import convert_to_float8_training  # noqa: PLC0415
-    except ImportError as error:
-        raise ValueError("fp8 is done by torchao, which is not installed: pip install torchao, or take bf16") from error
-    # gpu-only: layers in fp8
-    converted: nn.Module = convert_to_float8_training(
-        model,
-        module_filter_fn=lambda layer, _name: fits_fp8(
-            getattr(layer, "out_features", 1), getattr(layer, "in_features", 1)
-        ),
-    )
-    return converted

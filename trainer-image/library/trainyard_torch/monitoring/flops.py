@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
     (frozenset(words.split()), teraflops * 1e12)
     for words, teraflops in (
+        ("GB300", 2500.0),  # NVIDIA GB300 NVL72, one of its GPUs
+        ("B300", 2250.0),  # NVIDIA HGX B300
         ("GB200", 2500.0),  # NVIDIA GB200 NVL72, one of its GPUs
         ("B200", 2250.0),  # NVIDIA HGX B200
         ("GH200", 989.4),  # NVIDIA GH200
@@ -38,6 +40,8 @@ PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
         ("L4", 121.0),  # NVIDIA L4
         ("V100", 125.0),  # NVIDIA V100, fp16: it has no bf16
         ("T4", 65.0),  # NVIDIA T4, fp16: it has no bf16
+        ("RTX PRO 6000 Q", 438.9),  # NVIDIA RTX PRO Blackwell white paper, Max-Q
+        ("RTX PRO 6000", 503.8),  # the same: Workstation, and Server within a per cent
         ("4090", 165.2),  # NVIDIA Ada architecture white paper, with accumulation in fp32
         ("3090", 71.0),  # NVIDIA Ampere GA102 white paper, with accumulation in fp32
         ("MI250X", 191.5),  # AMD Instinct MI250X: torch sees each of its two dies as a device
@@ -47,19 +51,26 @@ PEAKS: tuple[tuple[frozenset[str], float], ...] = tuple(
 )
 """Dense bf16 FLOP/s from the vendors' data sheets (most print the double, "with sparsity"). The first entry whose words all occur in a device's name."""
 
+RELATIVE_PEAKS = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
+"""The peak of a number format relative to that of bf16. All of PEAKS that support the format have it. Other units compute fp32."""
+
 PARTS = frozenset({"MIG", "Laptop", "D", "Ti"})
 """The peak of devices with such a word in their name cannot be determined from the name."""
 
 
-def peak(device: str) -> float | None:
-    """Return the dense bf16 FLOP/s of a device (fp16 if it has no bf16), by torch's name for it. None: unknown.
+def peak(device: str, number_format: str = "bf16") -> float | None:
+    """Return the dense FLOP/s of a device in a number format (fp16 if it has no bf16), by torch's name for it. None: unknown.
 
     A part of a device (MIG) is not known either.
+
+    Args:
+        device: the name of the device.
+        number_format: the format of matrix products, as `Precision` names them.
     """
-    words = set(re.split(r"[\s_-]+", device))
-    if words & PARTS:
+    words, relative = set(re.split(r"[\s_-]+", device)), RELATIVE_PEAKS.get(number_format)
+    if words & PARTS or relative is None:
         return None
-    return next((value for named, value in PEAKS if named <= words), None)
+    return next((value * relative for named, value in PEAKS if named <= words), None)
 
 
 def counted(act: Callable[[], Any]) -> int:

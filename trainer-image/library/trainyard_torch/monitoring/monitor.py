@@ -49,7 +49,7 @@ class Monitor:
         port: the port on which the pod's local rank 0 serves Prometheus; by default TRAINYARD_METRICS_PORT, or none.
         profiler: how profiles are made.
         device: the device of the model; by default the current GPU, or the CPU.
-        peak_flops: the FLOP/s of the device, if its name is not known or the model does not compute in bf16.
+        peak_flops: the FLOP/s of the device, if its name is not known.
         gemm_interval_seconds: the interval at which a GPU times matrix products (`GemmTimer`), which is done if `forward` is no compute phase. 0: none.
 
     Attributes:
@@ -94,6 +94,8 @@ class Monitor:
         self._loss_share = 1.0
         self._loss_not_finite = False
         self._flops: float | None = None
+        self._peak: float | None = None
+        self._number_format, self._has_own_format = "bf16", False
         self._step, self._done_at = 0, time.time()
         self._checkpoint: tuple[int, float, float] | None = None
         self._published: RankMetrics | None = None
@@ -206,30 +208,47 @@ class Monitor:
             raise ValueError(f"step and seconds must be from 0 on, got {step} and {seconds}")
         self._checkpoint = (step, seconds, time.time())
 
-    def set_flops(self, flops: float) -> None:
+    def set_flops(self, flops: float, number_format: str | None = None) -> None:
         """Set the floating-point operations of this process per step (`flops.counted`, `flops.transformer`): enables MFU.
 
         If the device's peak is unknown, there is no MFU, and a warning is logged.
+
+        Args:
+            flops: the operations.
+            number_format: the format of matrix products, whose peak counts. None: that of `Loop`, and bf16 without one.
 
         Raises:
             ValueError: it is not a positive number.
         """
         if not 0 < flops < math.inf:
             raise ValueError(f"flops must be positive, got {flops}")
+        self._flops, self._has_own_format = flops, number_format is not None
+        self._find_peak(number_format or self._number_format)
+
+    def computes_in(self, number_format: str) -> None:
+        """Take the peak of this format for MFU, unless `set_flops` names another one. `Loop` calls it with that of its `Precision`."""
+        self._number_format = number_format
+        if self._flops is not None and not self._has_own_format:
+            self._find_peak(number_format)
+
+    def _find_peak(self, number_format: str) -> None:
         # gpu-only: the name of the device
         name = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "CPU"
-        self._peak_flops = self._peak_flops or flop.peak(name)
-        if self._peak_flops is None:
-            logger.warning("no MFU: the peak of a device named %r is not known; pass peak_flops to Monitor", name)
-        self._flops = flops
+        self._peak = self._peak_flops or flop.peak(name, number_format)
+        if self._peak is None:
+            logger.warning(
+                "no MFU: the peak in %s of a device named %r is not known; pass peak_flops to Monitor",
+                number_format,
+                name,
+            )
 
     def snapshot(self) -> RankMetrics:
         """Return the current metrics of this process."""
         throughput, totals, seen = self._meter.throughput(), self._meter.totals, self._profiler.communication
         stored = self._checkpoint
         mfu = None
-        if self._flops and self._peak_flops and throughput.steps_per_second:
-            mfu = flop.utilisation(self._flops, 1 / throughput.steps_per_second, self._peak_flops)
+        if self._flops and self._peak and throughput.steps_per_second:
+            mfu = flop.utilisation(self._flops, 1 / throughput.steps_per_second, self._peak)
         return RankMetrics(
             rank=self._rank,
             step=self._step,

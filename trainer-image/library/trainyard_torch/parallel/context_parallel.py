@@ -10,14 +10,20 @@ from torch.distributed.tensor.experimental import context_parallel as torch_cont
 from trainyard_torch.mesh import size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
 
 @contextmanager
-def context_parallel(mesh: DeviceMesh, tensors: Sequence[torch.Tensor], dimensions: Sequence[int]) -> Iterator[None]:
+def context_parallel(
+    mesh: DeviceMesh,
+    tensors: Sequence[torch.Tensor],
+    dimensions: Sequence[int],
+    *,
+    no_restore_buffers: Collection[torch.Tensor] = (),
+) -> Iterator[None]:
     """Shard sequences inside: each tensor is this process's part, and `torch.nn.functional.scaled_dot_product_attention` uses the rest.
 
     Both the forward and the backward pass belong inside. Pass all tensors with a sequence dimension: inputs, targets, and buffers such as positions.
@@ -27,25 +33,17 @@ def context_parallel(mesh: DeviceMesh, tensors: Sequence[torch.Tensor], dimensio
 
     Args:
         mesh: the mesh of `Parallelism.mesh`.
-        tensors: tensors other than parameters.
+        tensors: tensors other than parameters, which do not require a gradient.
         dimensions: the sequence dimension of each.
+        no_restore_buffers: those of the tensors that are not used afterwards, such as the inputs of a step. They stay split, and no copy of
+            them is kept meanwhile.
 
     Raises:
-        ValueError: the numbers of dimensions and tensors differ, a length is not divisible by twice the context degree, or the mesh is of CPUs.
+        ValueError: the numbers of dimensions and tensors differ, or the mesh is of CPUs. Or a tensor requires a gradient, or its length is not
+            divisible by twice the context degree.
     """
     degree = size(mesh, "context")
-    if len(tensors) != len(dimensions):
-        raise ValueError(
-            f"{len(tensors)} tensors have {len(dimensions)} dimensions here: name the sequence dimension of each"
-        )
-    for number, (tensor, dimension) in enumerate(zip(tensors, dimensions, strict=True)):
-        if not -tensor.ndim <= dimension < tensor.ndim:
-            raise ValueError(f"tensor {number} has {tensor.ndim} dimensions, and no dimension {dimension}")
-        if degree > 1 and tensor.shape[dimension] % (2 * degree):
-            raise ValueError(
-                f"the sequences of tensor {number} are {tensor.shape[dimension]} long, which twice the context degree, {2 * degree}, "
-                "does not divide: pad them"
-            )
+    _check(degree, tensors, dimensions, no_restore_buffers)
     if degree == 1:
         yield
         return
@@ -54,5 +52,56 @@ def context_parallel(mesh: DeviceMesh, tensors: Sequence[torch.Tensor], dimensio
             "context parallel needs GPUs: torch has no attention over several CPUs; leave spec.parallelism.context at 1 here"
         )
     # gpu-only: attention over several devices
-    with torch_context_parallel(mesh["context"], buffers=list(tensors), buffer_seq_dims=list(dimensions)):
+    with split_sequences(mesh, tensors, dimensions, no_restore_buffers):
         yield
+
+
+@contextmanager
+def split_sequences(
+    mesh: DeviceMesh,
+    tensors: Sequence[torch.Tensor],
+    dimensions: Sequence[int],
+    no_restore_buffers: Collection[torch.Tensor] = (),
+) -> Iterator[None]:
+    """Split the tensors inside, and restore them at the end. The arguments are those of `context_parallel`, checked, and the degree is above 1."""
+    with torch_context_parallel(
+        mesh["context"],
+        buffers=list(tensors),
+        buffer_seq_dims=list(dimensions),
+        no_restore_buffers=set(no_restore_buffers),
+    ):
+        try:
+            yield
+        finally:
+            for tensor in tensors:
+                # What the program has marked meanwhile. Torch restores a tensor by `resize_`, which refuses one that requires a gradient.
+                if tensor.requires_grad:
+                    tensor.detach_()
+
+
+def _check(
+    degree: int,
+    tensors: Sequence[torch.Tensor],
+    dimensions: Sequence[int],
+    no_restore_buffers: Collection[torch.Tensor],
+) -> None:
+    if len(tensors) != len(dimensions):
+        raise ValueError(
+            f"{len(tensors)} tensors have {len(dimensions)} dimensions here: name the sequence dimension of each"
+        )
+    for number, (tensor, dimension) in enumerate(zip(tensors, dimensions, strict=True)):
+        if not -tensor.ndim <= dimension < tensor.ndim:
+            raise ValueError(f"tensor {number} has {tensor.ndim} dimensions, and no dimension {dimension}")
+        if tensor.requires_grad:
+            raise ValueError(
+                f"tensor {number} requires a gradient, and tensors are split in place, which autograd does not follow: pass inputs of the "
+                "model, and compute from them inside"
+            )
+        if degree > 1 and tensor.shape[dimension] % (2 * degree):
+            raise ValueError(
+                f"the sequences of tensor {number} are {tensor.shape[dimension]} long, which twice the context degree, {2 * degree}, "
+                "does not divide: pad them"
+            )
+    known = {id(tensor) for tensor in tensors}
+    if not all(id(tensor) in known for tensor in no_restore_buffers):
+        raise ValueError("no_restore_buffers: a tensor is there that is not one of tensors")
