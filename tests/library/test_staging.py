@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from trainyard_torch.checkpoint.manifest import Manifest
+
 OTHERS = [
     pytest.param(torch.arange(6).reshape(2, 3).t(), id="transposed"),
     pytest.param(torch.arange(6.0)[::2], id="with gaps"),
@@ -159,13 +161,14 @@ def test_abandoned_thread_keeps_its_copy(tmp_path: Path, monkeypatch: pytest.Mon
     checkpoints.load(current)
     memory = checkpoints._memory
     assert memory
-    seen: list[Any] = []
+    seen: dict[int, Any] = {}
     go_on, ended = threading.Event(), threading.Event()
 
-    def hangs(_: object, __: str, held: Any) -> None:
+    def hangs(manifest: Manifest, _: str, held: Any) -> None:
         go_on.wait(20)
-        seen.append(held["m"]["w"].clone())
-        ended.set()
+        seen[manifest.step] = held["m"]["w"].clone()
+        if manifest.step == 1:
+            ended.set()
 
     with monkeypatch.context() as patch:
         patch.setattr(memory, "write", hangs)
@@ -175,7 +178,7 @@ def test_abandoned_thread_keeps_its_copy(tmp_path: Path, monkeypatch: pytest.Mon
         checkpoints.save(2, current)
         go_on.set()
         assert ended.wait(20)
-    assert torch.equal(seen[0], torch.ones(1000))
+    assert torch.equal(seen[1], torch.ones(1000))
 
 
 class FakeGpu:
