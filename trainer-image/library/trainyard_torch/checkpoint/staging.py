@@ -173,6 +173,7 @@ def _pin(memory: Any) -> bool:
 
     Not `torch.empty(pin_memory=True)`, which rounds up to a power of two: 12 GB would take 16.
     """
+    # gpu-only: the copy of the state in pinned memory
     runtime, address = torch.cuda.cudart(), ctypes.addressof(memory)
     if wrong := int(runtime.cudaHostRegister(address, len(memory), PORTABLE)):
         logger.warning(
