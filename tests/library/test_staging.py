@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from trainyard_torch.checkpoint.manifest import Manifest
+
 OTHERS = [
     pytest.param(torch.arange(6).reshape(2, 3).t(), id="transposed"),
     pytest.param(torch.arange(6.0)[::2], id="with gaps"),
@@ -159,13 +161,14 @@ def test_abandoned_thread_keeps_its_copy(tmp_path: Path, monkeypatch: pytest.Mon
     checkpoints.load(current)
     memory = checkpoints._memory
     assert memory
-    seen: list[Any] = []
+    seen: dict[int, Any] = {}
     go_on, ended = threading.Event(), threading.Event()
 
-    def hangs(_: object, __: str, held: Any) -> None:
+    def hangs(manifest: Manifest, _: str, held: Any) -> None:
         go_on.wait(20)
-        seen.append(held["m"]["w"].clone())
-        ended.set()
+        seen[manifest.step] = held["m"]["w"].clone()
+        if manifest.step == 1:
+            ended.set()
 
     with monkeypatch.context() as patch:
         patch.setattr(memory, "write", hangs)
@@ -175,7 +178,7 @@ def test_abandoned_thread_keeps_its_copy(tmp_path: Path, monkeypatch: pytest.Mon
         checkpoints.save(2, current)
         go_on.set()
         assert ended.wait(20)
-    assert torch.equal(seen[0], torch.ones(1000))
+    assert torch.equal(seen[1], torch.ones(1000))
 
 
 class FakeGpu:
@@ -250,11 +253,13 @@ def test_gpu_copies_are_waited_for_after_an_error(monkeypatch: pytest.MonkeyPatc
 def test_memory_that_cannot_be_pinned_is_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpu = FakeGpu(monkeypatch, pinning=2)
-    copied = StagingBuffer().stage({"w": torch.ones(100)})
-    assert torch.equal(copied["w"], torch.ones(100))
+    gpu, buffer = FakeGpu(monkeypatch, pinning=2), StagingBuffer()
+    for value in (1.0, 2.0):
+        assert torch.equal(buffer.stage({"w": torch.full((100,), value)})["w"], torch.full((100,), value))
+        buffer.release()
+    assert buffer.allocations == 1
     assert "copy torch.float32 waited for" in gpu.asked
-    assert "cannot be pinned: CUDA error 2" in caplog.text
+    assert len([text for text in caplog.messages if "cannot be pinned: CUDA error 2" in text]) == 1
 
 
 @pytest.mark.gpu(count=1)

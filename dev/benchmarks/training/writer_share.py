@@ -35,9 +35,10 @@ def write(state: dict[str, torch.Tensor], folder: str, stop: Any, written: Any) 
     """Write checkpoints until `stop` is set, and count them."""
     store, number = Store(folder, timeout_seconds=300), 0
     while not stop.is_set():
-        out, _ = writer(store, str(number % 2), lambda: None)
+        out, _ = writer(store, str(number), lambda: None)
         with without_crc32():
             dcp.save(state, storage_writer=out)
+        store.remove(str(number))
         number += 1
         written.value = number
 

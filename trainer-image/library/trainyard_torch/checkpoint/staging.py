@@ -40,7 +40,7 @@ class StagingBuffer:
     def __init__(self) -> None:
         self.allocations = 0
         self._memory: Any = None
-        self._pinned = self._in_use = False
+        self._to_pin = self._pinned = self._in_use = False
 
     @property
     def size(self) -> int:
@@ -78,10 +78,10 @@ class StagingBuffer:
         self._in_use = False
 
     def _reserve(self, need: int, *, pinned: bool) -> None:
-        if need <= self.size <= SHRINK * need and (self._pinned or not pinned):
+        if need <= self.size <= SHRINK * need and (self._to_pin or not pinned):
             return
         # Before the new one is allocated: there is not always room for both.
-        self._memory, self._pinned = None, False
+        self._memory, self._to_pin, self._pinned = None, pinned, False
         if not need:
             return
         self._memory = _allocated(need)
@@ -173,6 +173,7 @@ def _pin(memory: Any) -> bool:
 
     Not `torch.empty(pin_memory=True)`, which rounds up to a power of two: 12 GB would take 16.
     """
+    # gpu-only: the copy of the state in pinned memory
     runtime, address = torch.cuda.cudart(), ctypes.addressof(memory)
     if wrong := int(runtime.cudaHostRegister(address, len(memory), PORTABLE)):
         logger.warning(
