@@ -224,16 +224,17 @@ def _written(folder: Path, weights: _StoredWeights, files: list[_File], tied: Ma
     for file in files:
         kept = weights.read([name for name in file.names if name not in tied])
         for name in file.names:
-            tensor = kept[name] if name in kept else weights.read([name])[name]
-            add_to_digest(digest, name, tensor)
+            value = kept if name in kept else weights.read([name])
+            add_to_digest(digest, name, value[name])
             if name in tied or name in tied.values():
-                shared[name] = _digest_of(tensor)
+                shared[name] = _digest_of(value[name])
+            del value
         places.update(dict.fromkeys(kept, file.name))
         # The digest of all weights is known with the last one only.
         alone = {} if len(files) > 1 else {"weights_sha256": digest.hexdigest(), **tied}
         _save(kept, folder / file.name, {"format": "pt", **alone})
         # Before the next file is read. DCP's planners leave reference cycles, with the tensors in them.
-        del kept, tensor
+        kept = {}
         gc.collect()
     for name, holder in tied.items():
         if shared[name] != shared[holder]:
