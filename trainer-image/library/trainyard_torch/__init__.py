@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trainyard_torch.data.step_dataset import StepDataset
     from trainyard_torch.data.tokens import token_dataset
     from trainyard_torch.export.exporting import export_model, read_record
+    from trainyard_torch.export.from_checkpoint import export_checkpoint
     from trainyard_torch.export.record import ExportError, Provenance
     from trainyard_torch.export.weights import load_weights
     from trainyard_torch.loop import Loop, Step
@@ -89,6 +90,7 @@ _WHERE = {
     "data.step_dataset": ("StepDataset",),
     "data.tokens": ("token_dataset",),
     "export.exporting": ("export_model", "read_record"),
+    "export.from_checkpoint": ("export_checkpoint",),
     "export.record": ("ExportError", "Provenance"),
     "export.weights": ("load_weights",),
     "loop": ("Loop", "Step"),
@@ -173,6 +175,7 @@ __all__ = [
     "compress",
     "context_parallel",
     "data_shard",
+    "export_checkpoint",
     "export_model",
     "gradient_sync",
     "group_by_mesh",

@@ -94,7 +94,13 @@ def export_model(
         record = _record(
             models, weights, program.described if program else (), provenance or Provenance(), communicator.world_size
         )
-        return _written(store, chosen, weights, program, record)
+        names = {FILES[name] for name in chosen}
+
+        def written(folder: Path) -> Record:
+            write(chosen, weights, program, folder, {"format": "pt", "weights_sha256": record.weights})
+            return record
+
+        return publish(store, lambda there: there.fits(record, names), written)
 
     return communicator.run_on_rank0(act)
 
@@ -175,21 +181,27 @@ def _record(
     )
 
 
-def _written(
-    store: Store, formats: tuple[Format, ...], weights: Weights, program: Program | None, record: Record
-) -> Record:
-    """Write the export, on rank 0."""
-    names = {FILES[name] for name in formats}
+def publish(store: Store, same: Callable[[Record], bool], write: Callable[[Path], Record]) -> Record:
+    """Write an export into its folder, atomically, and return its record with the files.
+
+    Args:
+        store: the export's own folder.
+        same: whether an export that is there already is this one: it is kept.
+        write: writes all files into an empty local folder, and returns the record.
+
+    Raises:
+        ExportError: the folder holds another export, or other files.
+        StoreError: the store cannot be used.
+    """
     if there := _read(store):
-        if there.fits(record, names):
+        if same(there):
             return there
         raise ExportError(
             f"{store.url} holds another export, of {there.checkpoint.get('name') or there.model}: name another folder, or remove it"
         )
     left = _left(store)
     with store.scratch() as folder:
-        metadata = {"format": "pt", "weights_sha256": record.weights}
-        write(formats, weights, program, folder, metadata)
+        record = write(folder)
         made = sorted(path for path in folder.iterdir() if path.is_file())
         files = {path.name: _measured(path) for path in made}
         whole = replace(record, files=files)

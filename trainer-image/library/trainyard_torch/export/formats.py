@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import warnings
@@ -180,15 +181,18 @@ def write(
         except ExportError:
             raise
         except Exception as error:
-            # Each library reports this differently.
-            full = shutil.disk_usage(folder).free < FULL
-            why = f"the disk of {folder} is full" if full else reason(error)
-            raise ExportError(f"{path.name} cannot be written: {why}") from error
+            raise not_written(path, error) from error
+
+
+def not_written(path: Path, error: Exception) -> ExportError:
+    """Return the error for a file that a library could not write: each reports a full disk differently."""
+    full = shutil.disk_usage(path.parent).free < FULL
+    return ExportError(
+        f"{path.name} cannot be written: {f'the disk of {path.parent} is full' if full else reason(error)}"
+    )
 
 
 def _safetensors(weights: Weights, path: Path, metadata: Mapping[str, str]) -> None:
-    from safetensors.torch import save_file  # noqa: PLC0415 - optional
-
     tensors: dict[str, torch.Tensor] = {}
     places: set[int] = set()
     for name, value in weights.state.items():
@@ -205,12 +209,37 @@ def _safetensors(weights: Weights, path: Path, metadata: Mapping[str, str]) -> N
         if tensor.numel():
             places.add(place)
     # As `safetensors.torch.save_model` does: `load_model` then finds the tied ones.
-    save_file(tensors, path, metadata={**metadata, **weights.tied})
+    save_tensors(tensors, path, {**metadata, **weights.tied})
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file. The tensors are contiguous, and share no memory.
+
+    Raises:
+        Exception: of the package, for a type that the format does not know, and for a full disk.
+    """
+    from safetensors.torch import save_file  # noqa: PLC0415 - optional
+
+    save_file(dict(tensors), path, metadata=dict(metadata))
+    _sort_metadata(path)
     # safetensors creates the file with mode 0600: give it the default mode of the folder's other files.
     ordinary = path.with_suffix(".mode")
     ordinary.touch()
     path.chmod(ordinary.stat().st_mode & 0o777)
     ordinary.unlink()
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the texts in the header, which safetensors writes in random order: equal exports have equal bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        # Blanks at the end align the tensors. A text that JSON can write in two ways may have another length: any order is valid.
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def _onnx(program: Program, size: int, path: Path) -> None:

@@ -96,7 +96,7 @@ class Record:
     """The content of an export.
 
     Attributes:
-        model: the name of its class.
+        model: the name of its class; "" for an export from a checkpoint, which does not have it.
         parameters: the number of elements of its state.
         weights: SHA-256 of names, types, shapes and values: equal for equal weights, in any file format.
         tied: names that share a tensor, each with the name that holds it.

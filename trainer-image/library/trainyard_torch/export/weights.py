@@ -54,13 +54,17 @@ class Weights:
         """Return the SHA-256 of names, types, shapes and values in hexadecimal, independent of the order of the names."""
         found = hashlib.sha256()
         for name in sorted(self.state):
-            value = self.state[name]
-            if isinstance(value, torch.Tensor):
-                found.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-                found.update(_bytes(value.contiguous()).numpy())
-            else:
-                found.update(f"{name} {value!r}\n".encode())
+            add_to_digest(found, name, self.state[name])
         return found.hexdigest()
+
+
+def add_to_digest(digest: Any, name: str, value: Any) -> None:
+    """Update a digest of weights with an entry of the state. Entries go in by the order of their names."""
+    if isinstance(value, torch.Tensor):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(_bytes(value.contiguous()).numpy())
+    else:
+        digest.update(f"{name} {value!r}\n".encode())
 
 
 class _Word(NamedTuple):
