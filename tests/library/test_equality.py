@@ -11,6 +11,7 @@ import pytest
 from tests.library.support.equality import LONGEST, STEPS, Layout, Run, trained
 from tests.library.support.processes import run
 from trainyard_torch.mesh import Parallelism
+from trainyard_torch.parallel.pipeline import supports_zbv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +35,17 @@ CASES = {
     "pipeline on 2": (2, Layout(PIPELINE, micro=3)),
     "pipeline on 3": (3, Layout(Parallelism(pipeline=3), micro=3)),
     "interleaved on 2": (2, Layout(PIPELINE, micro=3, stages_per_rank=2)),
+    "interleaved zero bubble on 2": (
+        2,
+        Layout(PIPELINE, micro=3, stages_per_rank=2, schedule="InterleavedZeroBubble", data={}),
+    ),
     "pipeline 2 x DDP 2": (4, Layout(PIPELINE, micro=3)),
     "interleaved 2 x ZeRO-3 2": (4, Layout(PIPELINE, micro=3, stages_per_rank=2, data=ZERO3)),
 }
+
+if supports_zbv():
+    ZBV = Layout(PIPELINE, micro=3, stages_per_rank=2, schedule="ZBVZeroBubble", data={})
+    CASES |= {"zero bubble V on 2": (2, ZBV), "zero bubble V 2 x ZeRO-2 2": (4, ZBV)}
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from trainyard_torch.parallel import (
 
 if TYPE_CHECKING:
     from trainyard_torch.data import MicroBatch
+    from trainyard_torch.parallel.pipeline import Schedule
 
 WORDS, WIDTH, LENGTH, HEADS, LAYERS = 11, 8, 6, 2, 2
 STEPS = 50
@@ -92,7 +93,8 @@ class Layout:
         data: keywords of `shard`; None: `replicate`.
         batch: samples of a step.
         micro: samples that go through the model at once.
-        per_rank: stages of a process.
+        stages_per_rank: stages of a process.
+        schedule: of the pipeline.
     """
 
     sizes: Parallelism = ALONE
@@ -100,6 +102,7 @@ class Layout:
     batch: int = 12
     micro: int = 6
     stages_per_rank: int = 1
+    schedule: Schedule | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class Training:
         self.mesh = mesh = layout.sizes.mesh(dist.get_world_size(), "cpu")
         model = tensor_parallel(transformer(seed), mesh, PLAN)
         parts = (
-            pipeline_stages(model, mesh, stages_per_rank=layout.stages_per_rank)
+            pipeline_stages(model, mesh, stages_per_rank=layout.stages_per_rank, schedule=layout.schedule)
             if layout.sizes.pipeline > 1
             else [model]
         )
@@ -142,7 +145,9 @@ class Training:
         self._pipeline = None
         if layout.sizes.pipeline > 1:
             share = layout.batch // data_shard(mesh).world_size
-            self._pipeline = Pipeline(self.modules, mean_loss, mesh, n_microbatches=share // layout.micro)
+            self._pipeline = Pipeline(
+                self.modules, mean_loss, mesh, n_microbatches=share // layout.micro, schedule=layout.schedule
+            )
 
     def steps(self, first: int, last: int) -> tuple[list[float], list[float]]:
         """The losses of these steps, counted from 1 on, and the norms of their gradients."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from trainyard_torch.mesh import sharding, submesh
+from trainyard_torch.mesh import sharding, size, submesh
 from trainyard_torch.parallel.gradients import WHOLE_GRADIENTS
 from trainyard_torch.parallel.sync_initial_parameters import sync_initial_parameters
 from trainyard_torch.parallel.torch_compat import enable_fsdp_on_cpu
@@ -29,7 +29,7 @@ def shard(  # noqa: PLR0913 - each is an option of FSDP2
     mesh: DeviceMesh,
     *,
     blocks: Iterable[nn.Module],
-    reshard_after_forward: bool = True,
+    reshard_after_forward: bool | None = None,
     cpu_offload: bool = False,
     precision: Precision | None = None,
     mixed_precision: MixedPrecisionPolicy | None = None,
@@ -47,7 +47,7 @@ def shard(  # noqa: PLR0913 - each is an option of FSDP2
         blocks: the modules that are gathered as units, such as the layers of a transformer. Other parameters are gathered with the model.
             Empty: the model is one unit, which saves memory only between steps.
         reshard_after_forward: True: a block is freed after its forward pass and gathered again for backward (ZeRO-3: 1.5 times the traffic).
-            False: it is kept until then (ZeRO-2).
+            False: it is kept until then (ZeRO-2). None: False in a pipeline, which would gather it again for each micro-batch; else True.
         cpu_offload: whether parameters, gradients and optimizer states are in host memory. The process group then needs gloo for the CPU in
             addition to nccl ("cpu:gloo,cuda:nccl"), since the gradient norm is computed there.
         precision: the number format of the training. With one of 16 bits or fewer, parameters are gathered in 16 bits, which is half of the
@@ -67,6 +67,7 @@ def shard(  # noqa: PLR0913 - each is an option of FSDP2
             "cpu_offload moves parameters to the host's memory, and on a mesh of CPUs they are there already: leave it out"
         )
     chosen = _inner_first(model, list(blocks))
+    reshards = size(mesh, "pipeline") == 1 if reshard_after_forward is None else reshard_after_forward
     policy = _policy(precision, mixed_precision)
     if mesh.device_type == "cpu":
         enable_fsdp_on_cpu()
@@ -78,7 +79,7 @@ def shard(  # noqa: PLR0913 - each is an option of FSDP2
         fully_shard(
             module,
             mesh=within,
-            reshard_after_forward=reshard_after_forward,
+            reshard_after_forward=reshards,
             mp_policy=policy,
             # gpu-only: parameters in the memory of the host
             offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),

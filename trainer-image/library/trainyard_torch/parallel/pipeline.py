@@ -9,12 +9,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,19 +34,32 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
+Schedule = Literal["1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"]
+"""torch's names of schedules."""
+SCHEDULES = {
+    "1F1B": Schedule1F1B,
+    "Interleaved1F1B": ScheduleInterleaved1F1B,
+    "InterleavedZeroBubble": ScheduleInterleavedZeroBubble,
+    "ZBVZeroBubble": ScheduleZBVZeroBubble,
+}
+STAGE_NUMBERS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""The numbers of the stages that `pipeline_stages` has cut."""
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def pipeline_stages(model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: int = 1) -> list[nn.Sequential]:
+def pipeline_stages(
+    model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: int = 1, schedule: Schedule | None = None
+) -> list[nn.Sequential]:
     """Return this process's stages of the model: consecutive parts, balanced by parameters as far as their order allows.
 
     Parts keep their names in the model. So the state dicts of all stages together are that of the model, and a checkpoint loads at any number
-    of stages. Stage s is on rank s % p of the p ranks in `mesh["pipeline"]`.
+    of stages. Stage s is on rank s % p of the p ranks in `mesh["pipeline"]`. For ZBVZeroBubble, rank r has the stages r and 2 p - 1 - r.
 
     Args:
         model: a Sequential of the parts. On the meta device, stages of other processes take no memory.
         mesh: the mesh of `Parallelism.mesh`.
-        stages_per_rank: the stages of each process; 2 or more for interleaved 1F1B.
+        stages_per_rank: the stages of each process; 2 or more for interleaved 1F1B, 2 for ZBVZeroBubble.
+        schedule: that of `Pipeline`.
 
     Raises:
         ValueError: the model is no Sequential, has fewer parts than stages, or two stages share a parameter.
@@ -64,7 +85,33 @@ def pipeline_stages(model: nn.Sequential, mesh: DeviceMesh, *, stages_per_rank: 
                     f"stages {owner[parameter]} and {number} share the parameter {name} (tied weights): "
                     "untie it, or use fewer stages"
                 )
-    return cut[mesh["pipeline"].get_local_rank() :: ranks]
+    numbers = stage_numbers(mesh["pipeline"].get_local_rank(), ranks, stages_per_rank, schedule)
+    STAGE_NUMBERS.update({cut[number]: number for number in numbers})
+    return [cut[number] for number in numbers]
+
+
+def stage_numbers(rank: int, ranks: int, own: int, schedule: Schedule | None) -> list[int]:
+    """Return the numbers of a rank's stages, in order. Raises ValueError if the schedule needs another number of them."""
+    if schedule is not None and schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
+    if schedule == "1F1B" and own > 1:
+        raise ValueError(f"1F1B has one stage for each process, and not {own}: use Interleaved1F1B")
+    if schedule in ("InterleavedZeroBubble", "Interleaved1F1B") and own < 2:
+        raise ValueError(f"{schedule} needs at least two stages for each process: pass stages_per_rank=2")
+    if schedule == "ZBVZeroBubble":
+        if not supports_zbv():
+            raise ValueError(
+                f"torch {torch.__version__} cannot run ZBVZeroBubble, since it sends between stages of one process: use torch 2.15"
+            )
+        if own != 2:
+            raise ValueError(f"ZBVZeroBubble has two stages for each process, and not {own}")
+        return [rank, 2 * ranks - 1 - rank]
+    return [rank + turn * ranks for turn in range(own)]
+
+
+def supports_zbv() -> bool:
+    """Return whether torch's ZBV schedule passes tensors between two stages of one process, which that of torch 2.6 does not."""
+    return issubclass(ScheduleZBVZeroBubble, _PipelineScheduleRuntime)
 
 
 def cuts(sizes: Sequence[int], count: int) -> list[int]:
@@ -107,6 +154,7 @@ class Pipeline:
         *,
         n_microbatches: int,
         device: torch.device | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         """Wrap stages, each of which was wrapped by `replicate` or `shard`.
 
@@ -120,9 +168,11 @@ class Pipeline:
             n_microbatches: the number of equal micro-batches of a process's samples in a step. Use at least the number of processes in the pipeline,
                     better four times that.
             device: the device of the stages. None: the current device of the mesh's type.
+            schedule: None: 1F1B or Interleaved1F1B. InterleavedZeroBubble and ZBVZeroBubble fill the bubble with the gradients of weights
+                (Qi et al. 2023, Zero bubble pipeline parallelism). They need `shard`, and stages that are not compiled.
 
         Raises:
-            ValueError: there are too few micro-batches, or they do not fit the schedule.
+            ValueError: there are too few micro-batches, or they do not fit the schedule. Or the stages are not those of the schedule.
         """
         self.modules = list(modules)
         ranks, own = size(mesh, "pipeline"), len(self.modules)
@@ -135,15 +185,18 @@ class Pipeline:
         self._weight = 1.0
         self._losses: list[torch.Tensor] = []
         self._samples = 0
-        here = mesh["pipeline"].get_local_rank()
+        numbers = stage_numbers(mesh["pipeline"].get_local_rank(), ranks, own, schedule)
+        _check_stages(self.modules, numbers, schedule)
         made = [
-            PipelineStage(module, here + turn * ranks, own * ranks, self._device, group=group)
-            for turn, module in enumerate(self.modules)
+            PipelineStage(module, number, own * ranks, self._device, group=group)
+            for number, module in zip(numbers, self.modules, strict=True)
         ]
         self._first, self._last = made[0].is_first, made[-1].is_last
         if self._last:
             own_last_output(self.modules[-1])
-        kind = ScheduleInterleaved1F1B if own > 1 else Schedule1F1B
+        # The last stage, whose loss all stages report.
+        self._last_rank = 0 if schedule == "ZBVZeroBubble" else ranks - 1
+        kind = SCHEDULES[schedule or ("Interleaved1F1B" if own > 1 else "1F1B")]
         # Newer releases divide gradients by the number of micro-batches, and do not know the weight; here the loss is divided.
         unscaled = _supported(kind, scale_grads=False)
         self._schedule = kind(made if own > 1 else made[0], n_microbatches, loss_fn=self._weighted, **unscaled)
@@ -183,9 +236,7 @@ class Pipeline:
             mean_loss += torch.stack(self._losses[-self._n_microbatches :]).mean()
             self._losses.clear()
         # This does not delay the first stage: the last loss is computed before the last backward pass.
-        dist.broadcast(
-            mean_loss, src=dist.get_global_rank(self._group, dist.get_world_size(self._group) - 1), group=self._group
-        )
+        dist.broadcast(mean_loss, src=dist.get_global_rank(self._group, self._last_rank), group=self._group)
         return mean_loss
 
     def _weighted(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -227,6 +278,20 @@ def _check(ranks: int, own: int, n_microbatches: int) -> None:
         raise ValueError(
             f"interleaved stages need a multiple of {ranks} micro-batches (processes in the pipeline), and not {n_microbatches}"
         )
+
+
+def _check_stages(modules: Sequence[nn.Module], numbers: Sequence[int], schedule: Schedule | None) -> None:
+    for module, number in zip(modules, numbers, strict=True):
+        inner = module.module if isinstance(module, DistributedDataParallel) else module
+        if (cut_as := STAGE_NUMBERS.get(inner, number)) != number:
+            raise ValueError(
+                f"a stage was cut as number {cut_as}, and the schedule wants number {number} there: pass the same schedule to "
+                "pipeline_stages and Pipeline"
+            )
+        if isinstance(module, DistributedDataParallel) and schedule in ("InterleavedZeroBubble", "ZBVZeroBubble"):
+            raise ValueError(
+                f"{schedule} computes gradients of weights apart, which DDP does not average: use shard in place of replicate"
+            )
 
 
 def _current(device_type: str) -> torch.device:
