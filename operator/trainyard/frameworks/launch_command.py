@@ -16,10 +16,19 @@ LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "fabric", "lightning", "ray"}
     | {"mpirun", "mpiexec", "orterun", "horovodrun", "srun"}
     | {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
+    | {
+        "accelerate.commands.accelerate_cli",
+        "deepspeed.launcher.launch",
+        "lightning.fabric.cli",
+        "composer.cli.launcher",
+    }
+    | {"horovod.runner", "horovod.runner.launch"}
 )
 """Programs and modules that start the ranks of a worker."""
 OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 """Options of Python that take the next argument."""
+MODULE_OR_CODE = re.compile(r"-[bBdEhiIOPqsSuvx]*(?P<kind>[cm])(?P<module>.*)", re.DOTALL)
+"""`-m` and `-c` of Python, also behind other options and with their value in one word: `-um`, `-mtorch.distributed.run`."""
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 NODE_RANK_REFERENCE = re.compile(r"\$[({]?(RANK|WORLD_SIZE)\b")
 """A reference of a shell, or of Kubernetes, to the variables that other operators set to the worker's index and the number of workers."""
@@ -105,7 +114,7 @@ def starts_ranks(command: Sequence[str], processes: int) -> bool:
     program = unwrapped(command)
     if program:
         if is_python(program):
-            return basename(_python_target(program[1:])) in LAUNCHERS
+            return _is_launcher(_python_target(program[1:]))
         if basename(program[0]) in LAUNCHERS:
             return True
     return processes > 1 or _names_launcher(command)
@@ -222,16 +231,20 @@ def _names_launcher(command: Sequence[str]) -> bool:
     return any(basename(word) in LAUNCHERS for word in re.split(r"[^\w./-]+", " ".join(command[1:])))
 
 
+def _is_launcher(target: str) -> bool:
+    """Return whether a module or script is a launcher; a script also by its place: `…/torch/distributed/run.py`."""
+    module = target.removesuffix(".py").replace("/", ".")
+    return basename(target) in LAUNCHERS or any("." in name and module.endswith(f".{name}") for name in LAUNCHERS)
+
+
 def _python_target(words: Sequence[str]) -> str:
     """Return the module or script that Python runs, or an empty string for code on the command line."""
     arguments = iter(words)
     for word in arguments:
         if word in OPTIONS_WITH_VALUE:
             next(arguments, None)
-        elif word == "-m":
-            return next(arguments, "")
-        elif word == "-c":
-            return ""
+        elif option := MODULE_OR_CODE.match(word):
+            return "" if option["kind"] == "c" else option["module"] or next(arguments, "")
         elif not word.startswith("-"):
             return word
     return ""

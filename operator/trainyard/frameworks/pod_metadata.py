@@ -23,6 +23,15 @@ LABELS: Mapping[str, str] = MappingProxyType(
         "kuma.io/sidecar-injection": "disabled",
     }
 )
+REQUESTS: Mapping[str, str] = MappingProxyType(
+    {
+        # Istio with revisions: our `inject` would defeat it.
+        "istio.io/rev": "sidecar.istio.io/inject",
+        "istio.io/use-waypoint": "istio.io/dataplane-mode",
+        "kuma.io/mesh": "kuma.io/sidecar-injection",
+    }
+)
+"""Other names by which a user asks for a mesh, and our name that would refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,7 @@ class PodMetadata:
     def overridden(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> "PodMetadata":
         """Return these with other ones added. A name in either of those replaces both our label and our annotation."""
         named = {*labels, *annotations}
+        named |= {REQUESTS[name] for name in named & REQUESTS.keys()}
         return PodMetadata(
             {**{name: value for name, value in self.labels.items() if name not in named}, **labels},
             {**{name: value for name, value in self.annotations.items() if name not in named}, **annotations},

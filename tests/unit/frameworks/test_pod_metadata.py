@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.worker_pods import Json, worker
 from trainyard.frameworks.manifests import worker_pod
-from trainyard.frameworks.pod_metadata import PodMetadata
+from trainyard.frameworks.pod_metadata import REQUESTS, PodMetadata
 
 
 def metadata_of(given: Json | None = None, defaults: PodMetadata | None = None) -> Json:
@@ -44,6 +44,14 @@ def test_user_label_replaces_our_annotation() -> None:
     made = metadata_of({"labels": {"sidecar.istio.io/inject": "true"}})
     assert made["labels"]["sidecar.istio.io/inject"] == "true"
     assert "sidecar.istio.io/inject" not in made["annotations"]
+
+
+@pytest.mark.parametrize(("name", "refusal"), REQUESTS.items())
+def test_other_request_for_a_mesh_is_followed(name: str, refusal: str) -> None:
+    for kind in ("labels", "annotations"):
+        made = metadata_of({kind: {name: "stable"}})
+        assert made[kind][name] == "stable"
+        assert refusal not in made["labels"].keys() | made["annotations"].keys()
 
 
 def test_administrator_extends_and_replaces() -> None:

@@ -31,6 +31,8 @@ class StartError:
     fix: str
 
 
+PROGRAM = r'exec: "(?:[^"\\]|\\.){0,1024}": '
+"""The program as runc quotes it, with escaped quotes: a whole command line in one string, for example."""
 START_ERRORS = (
     StartError(
         re.compile(r"chdir to cwd|set working directory|chdir to `|container init: mkdir [^:]{1,255}: "),
@@ -46,17 +48,22 @@ START_ERRORS = (
     ),
     StartError(
         re.compile(
-            r"exec: \"[^\"]{0,255}\": (?:executable file not found|stat [^:]{1,255}: no such file|no such file)"
+            PROGRAM
+            + r"(?:executable file not found|stat [^:]{1,1024}: (?:no such file|not a directory|file name too long)|no such file)"
             r"|executable file `[^`]{0,255}` not found|exec [^:\n]{1,255}: no such file or directory"
         ),
-        "put the program into the image, or correct command and args",
+        "put the program into the image, or correct command and args: each word is an item of its own",
     ),
     StartError(
         re.compile(
-            r"exec: \"[^\"]{0,255}\": (?:permission denied|is a directory)|exec [^:\n]{1,255}: permission denied"
+            PROGRAM + r"(?:permission denied|is a directory)|exec [^:\n]{1,255}: permission denied"
             r"|open executable: Permission denied"
         ),
         "make the file executable (chmod +x), or name its interpreter in command",
+    ),
+    StartError(
+        re.compile(r"unable to find (?:user|group) [^:\n]{1,255}: no matching entries in (?:passwd|group) file"),
+        "use a number in runAsUser, or add the user to the image",
     ),
 )
 
