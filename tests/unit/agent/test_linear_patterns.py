@@ -28,7 +28,8 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
     for module in pkgutil.iter_modules(trainyard_agent.__path__, "trainyard_agent."):
         for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, re.Pattern) and value not in WHOLE_NAMES:
-                yield f"{module.name}.{name}", value
+                is_text = isinstance(value.pattern, str)
+                yield f"{module.name}.{name}", value if is_text else re.compile(value.pattern.decode())
 
 
 def starts(pattern: re.Pattern[str]) -> list[str]:

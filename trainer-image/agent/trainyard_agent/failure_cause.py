@@ -28,6 +28,7 @@ MARKS = (
     Mark("noTemporaryFolder", re.compile(rf"No usable temporary directory found|{DENIED}/(?:var/)?tmp(?:/|')")),
     Mark("noHome", re.compile(rf"{DENIED}/(?:root|nonexistent|\.\w+|home/\w+/\.\w+)(?:/|')")),
     Mark("readOnlyFolder", re.compile(r"\[Errno 30\] ")),
+    Mark("permissionDenied", re.compile(r"^PermissionError: \[Errno 13\] ")),
     Mark("portInUse", re.compile(r"[Aa]ddress already in use|EADDRINUSE")),
     Mark(
         "nameNotResolved",
@@ -49,11 +50,11 @@ MARKS = (
             r"ImportError: (?:(?!ImportError: ).)*?(?:cannot open shared object file|undefined symbol|not found \(req)"
         ),
     ),
-    Mark(
-        "noAccelerator", re.compile(r"not compiled with CUDA enabled|No CUDA GPUs are available|Found no NVIDIA driver")
-    ),
+    Mark("noCuda", re.compile(r"not compiled with CUDA enabled")),
+    Mark("noAccelerator", re.compile(r"No CUDA GPUs are available|Found no NVIDIA driver")),
     Mark("syntaxError", re.compile(r"^(?:SyntaxError|IndentationError|TabError): ")),
     Mark("missingFile", re.compile(r"^FileNotFoundError: ")),
+    Mark(PROGRAM, re.compile(r"Expected all tensors to be on the same device")),
 )
 """The first that applies decides."""
 PROGRAM_EXCEPTIONS = frozenset(
@@ -64,6 +65,15 @@ PROGRAM_EXCEPTIONS = frozenset(
     | {"ValueError", "ZeroDivisionError"}
 )
 """Python's exceptions that do not come from a disk, a network, a device or a lack of memory. Libraries have many names for exceptions from there."""
+OWN_MISTAKES = frozenset(
+    {"AttributeError", "ImportError", "IndexError", "KeyError", "NameError", "NotImplementedError", "TypeError"}
+    | {"UnboundLocalError"}
+)
+"""Those whose text names parts of the program: `name 'store' is not defined` points to no network."""
+SETTING_ERROR = re.compile(
+    r"(?:^|\.)[A-Z]?\w{0,64}(?:Config|Configuration|Argument|Option|Schema|Scanner|Validation)\w{0,64}(?:Error|Exception)$"
+)
+"""How libraries name exceptions of wrong settings."""
 EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Exit|Timeout|Fault|Failure))(?::|$)", re.MULTILINE
 )
@@ -87,7 +97,15 @@ def failure_cause(exception: str, traceback: str, output: str) -> str:
     for mark in MARKS:
         if mark.words.search(line):
             return mark.cause
-    if not exception or not raised or OUTSIDE.search(exception) or any(map(OUTSIDE.search, raised)):
+    if not exception or not raised:
         return ""
-    kinds = {found[1] for found in map(EXCEPTION.match, [exception, *raised]) if found}
-    return PROGRAM if kinds and kinds <= PROGRAM_EXCEPTIONS else ""
+    return PROGRAM if all(map(_is_of_program, {exception, *raised})) else ""
+
+
+def _is_of_program(line: str) -> bool:
+    """Return whether the line of an exception shows that it comes from the program or its settings."""
+    found = EXCEPTION.match(line)
+    kind = found[1] if found else ""
+    if kind in OWN_MISTAKES:
+        return True
+    return (kind in PROGRAM_EXCEPTIONS or SETTING_ERROR.search(kind) is not None) and not OUTSIDE.search(line)

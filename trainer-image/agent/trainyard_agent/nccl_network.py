@@ -13,7 +13,7 @@ from typing import NamedTuple
 DEBUG_VARIABLE, SUBSYSTEMS_VARIABLE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"
 VARIABLES = {DEBUG_VARIABLE: "INFO", SUBSYSTEMS_VARIABLE: "INIT,NET"}
 """What rank 0 needs to print these lines. Warnings are printed at each level."""
-INFO_LINE = re.compile(rb"[^\s:]{1,64}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO [^\n]{0,8192}\n")
+INFO_LINE = re.compile(rb"[^\s:]{1,64}:\d{1,10}:\d{1,10} \[\d{1,4}\] NCCL INFO (?:(?!NCCL INFO )[^\n]){0,8192}\n")
 """Host, process, thread and device come first. NCCL writes each line at once. A longer name of a host loses its end."""
 TAKEN = re.compile(
     r"NCCL INFO (?:Using network|Assigned NET plugin) ([A-Za-z0-9][\w .+-]{0,62}?)(?: to comm)?$", re.MULTILINE

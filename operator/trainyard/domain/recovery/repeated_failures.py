@@ -43,7 +43,11 @@ KNOWN_CAUSES = {
     "missingFile": KnownCause("correct the path, or mount the volume that holds the file", by_node=True),
     "noTemporaryFolder": KnownCause("mount an emptyDir at /tmp, or set TMPDIR to a folder that the user may write"),
     "noHome": KnownCause("set HOME to a folder that the user may write, for example an emptyDir"),
-    "readOnlyFolder": KnownCause("mount a volume or an emptyDir at that path, or write elsewhere", permanent=False),
+    "readOnlyFolder": KnownCause("mount a volume or an emptyDir at that path, or write elsewhere", by_node=True),
+    "permissionDenied": KnownCause(
+        "let the user of the container write there (securityContext.fsGroup or runAsUser), or write elsewhere",
+        by_node=True,
+    ),
     "noUserName": KnownCause("set the variables USER and HOME: the image has no name for the user of the container"),
     "portInUse": KnownCause(
         "use another port; a program that starts its ranks itself needs processesPerReplica: 1", by_node=True
@@ -57,6 +61,7 @@ KNOWN_CAUSES = {
         "each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; with framework none, a worker has"
         " TRAINYARD_REPLICA_INDEX and TRAINYARD_REPLICAS"
     ),
+    "noCuda": KnownCause("use an image whose torch is built with CUDA, or train on CPUs"),
     "noAccelerator": KnownCause(
         "request a GPU in resources.limits of the main container, and use an image with CUDA", permanent=False
     ),
