@@ -66,12 +66,11 @@ PROGRAM_EXCEPTIONS = frozenset(
 )
 """Python's exceptions that do not come from a disk, a network, a device or a lack of memory. Libraries have many names for exceptions from there."""
 OWN_MISTAKES = frozenset(
-    {"AttributeError", "ImportError", "IndexError", "KeyError", "NameError", "NotImplementedError", "TypeError"}
-    | {"UnboundLocalError"}
+    {"AttributeError", "IndexError", "KeyError", "NameError", "NotImplementedError", "TypeError", "UnboundLocalError"}
 )
 """Those whose text names parts of the program: `name 'store' is not defined` points to no network."""
 SETTING_ERROR = re.compile(
-    r"(?:^|\.)[A-Z]?\w{0,64}(?:Config|Configuration|Argument|Option|Schema|Scanner|Validation)\w{0,64}(?:Error|Exception)$"
+    r"(?:^|\.)(?:\w{0,64}(?:Config|Configuration|Argument|Option|Schema|Scanner)\w{0,64}(?:Error|Exception)|ValidationError)$"
 )
 """How libraries name exceptions of wrong settings."""
 EXCEPTION = re.compile(
@@ -80,7 +79,7 @@ EXCEPTION = re.compile(
 OUTSIDE = re.compile(
     r"CUDA|cuda|NCCL|nccl|cuDNN|CUDNN|CUBLAS|\bHIP\b|ROCm|\bXLA|\bECC\b|out of memory|allocate memory|[Cc]onnect|[Tt]im(?:ed? ?|e-)out"
     r"|[Rr]efused|[Uu]navailable|[Nn]etwork|[Gg]loo|[Ss]ocket|\bstore\b|[Rr]endezvous|[Rr]esolve|HTTP|https?:|\bSSL\b|DataLoader worker"
-    r"|\b[Pp]eer\b|[Bb]roken pipe|\b[Dd]isk\b|No space|\bI/O\b|[Ss]tale file|[Cc]orrupt|[Tt]emporar|[Tt]runcated|[Dd]ownload|[Rr]etr(?:y|ies)"
+    r"|\b[Pp]eer\b|[Bb]roken pipe|\b[Dd]isk\b|No space|\bI/O\b|Input/output|[Ss]tale file|[Cc]orrupt|[Tt]emporar|[Tt]runcated|[Dd]ownload|[Rr]etr(?:y|ies)"
     r"|worker died|process group|killed"
 )
 """Words for what may pass: devices, networks, stores, files that are being written."""
@@ -106,6 +105,6 @@ def _is_of_program(line: str) -> bool:
     """Return whether the line of an exception shows that it comes from the program or its settings."""
     found = EXCEPTION.match(line)
     kind = found[1] if found else ""
-    if kind in OWN_MISTAKES:
+    if kind in OWN_MISTAKES or (kind == "ImportError" and "cannot import name" in line):
         return True
     return (kind in PROGRAM_EXCEPTIONS or SETTING_ERROR.search(kind) is not None) and not OUTSIDE.search(line)

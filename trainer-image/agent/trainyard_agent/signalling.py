@@ -29,7 +29,9 @@ from trainyard_agent.spawn import TERMINATION_SIGNALS
 TERMINATED_CODE = 128 + signal.SIGTERM
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 """A shell that waits for its command does not forward signals to it."""
-WRAPPERS = frozenset({"timeout", "time", "uv", "conda", "mamba", "micromamba", "pixi", "tini", "dumb-init", "nsys"})
+WRAPPERS = frozenset(
+    {"timeout", "time", "uv", "conda", "mamba", "micromamba", "pixi", "tini", "dumb-init", "nsys"} | {"xargs", "script"}
+)
 """Programs that wait for the command that they started, and exit after it. Some pass a signal on to its whole process group."""
 LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "fabric", "lightning"}
@@ -74,7 +76,7 @@ class Signalling:
         `starts_ranks`: the ranks are below it. Until they have exited, a launcher is stopped: it would kill them as soon as one exits.
         """
         table = processes_by_pid()
-        found = _ranks_below(root, table) if starts_ranks else None
+        found = (_ranks_below(root, table) if starts_ranks else None) or _catching_below(number, root, table)
         if found is None:
             self.pids.update(forward_signal(number, root, table))
             return
@@ -166,6 +168,34 @@ def _ranks_below(root: int, table: Mapping[int, Process]) -> Recipients | None:
     launchers = [pid for pid in above if _is_launcher(pid)]
     others = [pid for pid in above if pid not in launchers and not _names(pid, table) & WRAPPERS]
     return Recipients(ranks, launchers, others)
+
+
+def _catching_below(number: int, root: int, table: Mapping[int, Process]) -> Recipients | None:
+    """Return the processes below others that would die of the signal, and take those that catch it along; None where there are none.
+
+    So ranks that a Python program has started save their work, whatever it has started them with. Workers of a data loader catch SIGTERM
+    too: if the rank above them does not, it loses nothing when it exits after them.
+    """
+    targets, readers = _programs(number, root, table)
+    targets = [pid for pid in targets if pid not in readers]
+    shells = [pid for pid in targets if _names(pid, table) & SHELLS]
+    ranks, launchers = [], list[int]()
+    for pid in targets:
+        below = [] if pid in shells or catches(pid, number) else _first_catching(number, pid, table)
+        ranks += below or ([] if pid in shells else [pid])
+        parents = {parent for each in below for parent in _parents(each, pid, table)}
+        launchers += [each for each in (pid, *sorted(parents)) if below and each not in launchers]
+    return Recipients(ranks, launchers, shells) if launchers else None
+
+
+def _first_catching(number: int, pid: int, table: Mapping[int, Process]) -> list[int]:
+    """Return the uppermost processes below this one that catch the signal."""
+    found, level = list[int](), running_children(pid, table)
+    while level:
+        catching = [each for each in level if catches(each, number)]
+        found += catching
+        level = [child for each in level if each not in catching for child in running_children(each, table)]
+    return found
 
 
 def _marked_below(root: int, table: Mapping[int, Process]) -> tuple[list[int], list[int]]:

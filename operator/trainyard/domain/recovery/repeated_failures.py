@@ -43,7 +43,7 @@ KNOWN_CAUSES = {
     "missingFile": KnownCause("correct the path, or mount the volume that holds the file", by_node=True),
     "noTemporaryFolder": KnownCause("mount an emptyDir at /tmp, or set TMPDIR to a folder that the user may write"),
     "noHome": KnownCause("set HOME to a folder that the user may write, for example an emptyDir"),
-    "readOnlyFolder": KnownCause("mount a volume or an emptyDir at that path, or write elsewhere", by_node=True),
+    "readOnlyFolder": KnownCause("mount a volume or an emptyDir at that path, or write elsewhere", permanent=False),
     "permissionDenied": KnownCause(
         "let the user of the container write there (securityContext.fsGroup or runAsUser), or write elsewhere",
         by_node=True,
