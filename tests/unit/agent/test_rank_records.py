@@ -301,6 +301,19 @@ def test_hidden_failure_is_reported(program: Path, tmp_path: Path, script: str) 
     assert run.data.location == "train.py:1 in load < train.py:2 in <module>"
 
 
+@pytest.mark.parametrize("loads", [True, False], ids=["a training", "a tool"])
+def test_hidden_failure_is_reported_without_a_rank(program: Path, tmp_path: Path, *, loads: bool) -> None:
+    """In a worker of several processes a shell runs once, and gives its programs no rank."""
+    (tmp_path / "jax.py").touch()
+    (tmp_path / "train.py").write_text(f"{'import jax' if loads else 'import json'}\nraise ValueError('boom')")
+    none = dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE"), "")
+    run = AgentProcess(program, tmp_path, "--once", "--", "sh", "-c", f"{PYTHON} train.py; pip list; true", **none)
+    assert run.wait()[0] == 0
+    assert ((run.data.kind, run.data.exception) if run.data else None) == (
+        (Kind.HIDDEN, "ValueError: boom") if loads else None
+    )
+
+
 @pytest.mark.parametrize("script", HIDING)
 def test_hidden_failure_fails_in_strict_mode(program: Path, tmp_path: Path, script: str) -> None:
     run = shell_run(program, tmp_path, script, "import sys; sys.exit(7)", TRAINYARD_HIDDEN_FAILURES="Fail")
