@@ -104,9 +104,10 @@ class Supervisor:
             link.report_stacks(request)
         if self._idle.update([*group.pids.values()]):
             is_suspect = self._idle.is_idle and not self._progress.is_reported
-            link.report_idle(is_suspect)
             if is_suspect:
                 self._diagnosis.log_running_ranks("no rank does anything")
+            # Then the stacks are in the log for whatever follows from the report.
+            link.report_idle(is_suspect)
 
     def _forward_signals(self, *, spared: bool) -> None:
         """Pass signals on to the ranks, but for those by which they would exit before a better moment."""
