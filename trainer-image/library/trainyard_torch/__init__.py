@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trainyard_torch.export.record import ExportError, Provenance
     from trainyard_torch.export.weights import load_weights
     from trainyard_torch.loop import Loop, Step
+    from trainyard_torch.memory_estimate import MemoryEstimate, estimate_memory
     from trainyard_torch.mesh import Parallelism, data_shard, submesh
     from trainyard_torch.monitoring.monitor import Monitor
     from trainyard_torch.monitoring.profiler import ProfilerConfig
@@ -94,6 +95,7 @@ _WHERE = {
     "export.record": ("ExportError", "Provenance"),
     "export.weights": ("load_weights",),
     "loop": ("Loop", "Step"),
+    "memory_estimate": ("MemoryEstimate", "estimate_memory"),
     "mesh": ("Parallelism", "data_shard", "submesh"),
     "monitoring.monitor": ("Monitor",),
     "monitoring.profiler": ("ProfilerConfig",),
@@ -142,6 +144,7 @@ __all__ = [
     "Loop",
     "MLflow",
     "Manifest",
+    "MemoryEstimate",
     "MicroBatch",
     "Monitor",
     "NoUsableCheckpointError",
@@ -175,6 +178,7 @@ __all__ = [
     "compress",
     "context_parallel",
     "data_shard",
+    "estimate_memory",
     "export_checkpoint",
     "export_model",
     "gradient_sync",
