@@ -56,7 +56,10 @@ class Observer:
         self.pid = os.getpid()
         self.is_helper = inherited == identity and owner != str(self.pid)
         """Whether a program has started this one that has the same rank, or none either."""
-        self.is_rank = not self.is_helper and any(os.environ.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK"))
+        is_first = owner in {"", str(self.pid)}
+        has_rank = is_first or any(os.environ.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK"))
+        self.is_rank = has_rank and not self.is_helper
+        """A command that runs once for all ranks, without a launcher, is given no rank: no program of Python has started it."""
         if not self.is_helper:
             os.environ[OWNER_VARIABLE] = f"{self.pid}:{identity}"
         starter = int(owner) if owner.isdecimal() and owner != str(self.pid) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from signal import Signals
 from typing import NamedTuple
@@ -100,22 +100,31 @@ class RankRecords:
     def failed(self) -> RankRecord | None:
         """Return the rank that failed first, and whose program has not succeeded since then."""
         last: dict[tuple[int | None, str], RankRecord] = {}
-        for record in sorted(map(self._with_exit, self._records.values()), key=lambda each: each.at):
+        records = sorted(map(self._with_exit, self._records.values()), key=lambda each: each.at)
+        # A launcher fails because its ranks did: their exits count.
+        launchers = {record.started_by for record in records if record.is_rank and record.code != 0}
+        for record in records:
+            is_launcher = record.rank is None and record.pid in launchers
             counts = record.is_rank and record.code not in ON_REQUEST | {None} and not self._is_handled(record)
-            if counts and not self._runs_ranks:
+            if counts and not is_launcher and not self._runs_ranks:
                 before = last.get((record.rank, record.program))
                 # Of failures in a row the first is the cause.
                 if before is None or not before.code or not record.code:
                     last[record.rank, record.program] = record
         trained = {record.rank for record in last.values() if record.trains and not record.code}
         # A script tests for a module, a file or a version, installs what is missing, and ends its servers.
-        failures = [each for each in last.values() if each.code and (each.trains or each.rank not in trained)]
+        failures = [
+            each for each in last.values() if each.code and (each.trains or not _has_trained(each.rank, trained))
+        ]
         return min(failures, key=lambda each: each.at, default=None)
 
     def _is_handled(self, record: RankRecord) -> bool:
-        """Return whether the program that started this process has succeeded: a rank that runs an evaluation, a launcher that restarts."""
+        """Return whether the rank that started this process has succeeded: it runs an evaluation, or restarts its own ranks.
+
+        A launcher without a rank may ignore how its ranks exit.
+        """
         starter = self._records.get(record.started_by or 0)
-        return starter is not None and self._with_exit(starter).code == 0
+        return starter is not None and starter.rank is not None and self._with_exit(starter).code == 0
 
     @property
     def starts_own_ranks(self) -> bool:
@@ -215,3 +224,8 @@ class RankRecords:
         seen = FormedGroups(size, max(leaders, len(self._owners_of_leaders(size))))
         if self._formed is None or seen > self._formed:
             self._formed, self._formed_at = seen, now
+
+
+def _has_trained(rank: int | None, trained: Collection[int | None]) -> bool:
+    """Return whether a rank is among those that have trained; of a program without a number, whether any is."""
+    return bool(trained) if rank is None else rank in trained

@@ -1,0 +1,50 @@
+"""Failures that a command hides, where the program has no rank."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.agent_process import AgentProcess
+from tests.unit.agent.fake_torch import fake_torch
+from trainyard.domain.state.termination import Kind
+
+PYTHON = sys.executable
+TWO_GPUS = {"TRAINYARD_PROCESSES_PER_REPLICA": "2", "RANK": "", "LOCAL_RANK": "", "WORLD_SIZE": ""}
+LAUNCHES = """
+import os, subprocess, sys
+import torch
+ranks = [subprocess.Popen([sys.executable, "rank.py"], env={**os.environ, "RANK": str(rank)}) for rank in range(2)]
+sys.exit(max(abs(rank.wait()) for rank in ranks))
+"""
+
+
+def run_once(program: Path, folder: Path, script: str) -> AgentProcess:
+    fake_torch(folder)
+    return AgentProcess(program, folder, "--once", "--", "sh", "-c", script, **TWO_GPUS)
+
+
+def test_failure_without_a_rank_is_reported(program: Path, tmp_path: Path) -> None:
+    """A worker with several GPUs runs a script once, and gives it no rank."""
+    (tmp_path / "train.py").write_text("raise ValueError('boom')")
+    run = run_once(program, tmp_path, f"{PYTHON} train.py 2>&1 | cat")
+    assert run.wait()[0] == 0
+    assert run.data is not None
+    assert (run.data.kind, run.data.rank, run.data.exception) == (Kind.HIDDEN, None, "ValueError: boom")
+
+
+@pytest.mark.parametrize(
+    ("script", "rank"),
+    [
+        (f"{PYTHON} -c 'import apex' || echo install; {PYTHON} train.py", "import torch"),
+        (f"{PYTHON} -c 'import apex' || echo install; {PYTHON} launch.py", "import torch"),
+        (f"{PYTHON} launch.py || echo stopped", "import os, signal, torch\nos.kill(os.getpid(), signal.SIGTERM)"),
+    ],
+    ids=["test before a training", "test before a launcher", "stopped ranks"],
+)
+def test_healthy_scripts_without_a_rank_report_nothing(program: Path, tmp_path: Path, script: str, rank: str) -> None:
+    (tmp_path / "launch.py").write_text(LAUNCHES)
+    for name in ("rank.py", "train.py"):
+        (tmp_path / name).write_text(rank)
+    run = run_once(program, tmp_path, script)
+    assert (run.wait()[0], run.message) == (0, "")
