@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from signal import Signals
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from trainyard_agent import processes
 from trainyard_agent.rank_record_file import Membership, RankRecord, read_record
 from trainyard_agent.ranks import MAX_PROCESSES
+from trainyard_agent.unobserved_programs import UnobservedPrograms
 
 FOLDER_VARIABLE = "TRAINYARD_RANK_RECORDS"
 LOOK_SECONDS = 1.0
@@ -40,13 +41,20 @@ class RankRecords:
     """The records of one attempt."""
 
     def __init__(
-        self, folder: Path | None, *, runs_ranks: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path | None,
+        *,
+        runs_ranks: bool = False,
+        roots: Callable[[], Iterable[int]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`folder`: where to make the folder of the records; None: there are none.
 
         `runs_ranks`: the command itself is the program of a rank, so that nothing hides how it exits.
+        `roots`: gives the processes that run the command.
         """
         self._runs_ranks, self._clock = runs_ranks, clock
+        self._unobserved = UnobservedPrograms(roots, MAX_RECORDS)
         self._folder = folder / "records" if folder is not None else None
         self._records: dict[int, RankRecord] = {}
         self._versions: dict[int, int] = {}
@@ -84,6 +92,8 @@ class RankRecords:
             return
         self._looked_at = time_now
         new = self._read_changed(self._folder)
+        if not self._runs_ranks:
+            self._records.update(self._unobserved.look(self._versions))
         self._follow_exits(time_now)
         self._note_groups(new, time_now)
 
