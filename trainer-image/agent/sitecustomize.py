@@ -56,9 +56,10 @@ class Observer:
         self.pid = os.getpid()
         self.is_helper = inherited == identity and owner != str(self.pid)
         """Whether a program has started this one that has the same rank, or none either."""
-        self.is_rank = not self.is_helper and any(os.environ.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK"))
-        self.has_no_rank = not self.is_helper and not any(os.environ.get(name) for name in IDENTITY_VARIABLES)
-        """Whether nothing here was given a rank, as below a shell in a worker of several processes: it trains if it loads a framework."""
+        is_first = owner in {"", str(self.pid)}
+        has_rank = is_first or any(os.environ.get(name) for name in (*RANK_VARIABLES, "LOCAL_RANK"))
+        self.is_rank = has_rank and not self.is_helper
+        """A command that runs once for all ranks, without a launcher, is given no rank: no program of Python has started it."""
         if not self.is_helper:
             os.environ[OWNER_VARIABLE] = f"{self.pid}:{identity}"
         starter = int(owner) if owner.isdecimal() and owner != str(self.pid) else None
@@ -83,11 +84,10 @@ class Observer:
 
     def record_exit(self, code: int, text: str = "") -> None:
         """Record the exit code of a rank, and the text of the traceback that ends it. Who reports progress is one, too."""
-        name, found = program(), any(each in sys.modules for each in (*LIBRARIES, *FRAMEWORKS))
-        trains = found and name != "-c"
-        is_rank = self.is_rank or any(each in sys.modules for each in LIBRARIES) or (self.has_no_rank and trains)
-        if is_rank and os.getpid() == self.pid:
-            fields = {"trains": trains, "text": text[-TEXT_CHARACTERS:], "at": time.monotonic()}
+        trains = self.is_rank or any(name in sys.modules for name in LIBRARIES)
+        if trains and os.getpid() == self.pid:
+            name, found = program(), any(each in sys.modules for each in (*LIBRARIES, *FRAMEWORKS))
+            fields = {"trains": found and name != "-c", "text": text[-TEXT_CHARACTERS:], "at": time.monotonic()}
             self.record(isRank=True, program=name, code=code, **fields)
 
     def record_group(self, rank: int, size: int, *, formed: bool) -> None:

@@ -83,6 +83,11 @@ def failed_after(folder: Path, *exits: dict[str, Any]) -> RankRecord | None:
         ([{"code": 3, "program": "-c"}, {"code": 0, "trains": True}], None),
         ([{"code": 3, "program": "-c"}, {"code": 4, "trains": True}], 3),
         ([{"code": 3, "trains": True}, {"code": 0, "program": "report.py"}], 3),
+        ([{"code": 3, "rank": None}], 3),
+        ([{"code": 3, "rank": None, "program": "-c"}, {"code": 0, "rank": 1, "trains": True}], None),
+        ([{"code": 1, "rank": None, "trains": True}, {"code": 143, "startedBy": 2**22}], None),
+        ([{"code": 1, "rank": None, "trains": True}, {"code": 0, "startedBy": 2**22}], 1),
+        ([{"code": 0, "rank": None}, {"code": 3, "startedBy": 2**22}], 3),
         ([{"code": 300}], None),
         ([{"code": "3"}], None),
     ],
@@ -299,19 +304,6 @@ def test_hidden_failure_is_reported(program: Path, tmp_path: Path, script: str) 
     found = run.data.kind, run.data.rank, run.data.exit_code, run.data.exception
     assert found == (Kind.HIDDEN, 1, 1, "ValueError: boom")
     assert run.data.location == "train.py:1 in load < train.py:2 in <module>"
-
-
-@pytest.mark.parametrize("loads", [True, False], ids=["a training", "a tool"])
-def test_hidden_failure_is_reported_without_a_rank(program: Path, tmp_path: Path, *, loads: bool) -> None:
-    """In a worker of several processes a shell runs once, and gives its programs no rank."""
-    (tmp_path / "jax.py").touch()
-    (tmp_path / "train.py").write_text(f"{'import jax' if loads else 'import json'}\nraise ValueError('boom')")
-    none = dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE"), "")
-    run = AgentProcess(program, tmp_path, "--once", "--", "sh", "-c", f"{PYTHON} train.py; pip list; true", **none)
-    assert run.wait()[0] == 0
-    assert ((run.data.kind, run.data.exception) if run.data else None) == (
-        (Kind.HIDDEN, "ValueError: boom") if loads else None
-    )
 
 
 @pytest.mark.parametrize("script", HIDING)

@@ -117,8 +117,17 @@ subprocess.run([sys.executable, '-c', 'import sys; sys.exit(7)'], env={**os.envi
     assert codes == {1: 0, 5: 7}
 
 
-def test_program_without_a_rank_records_nothing(tmp_path: Path) -> None:
-    assert record_of(tmp_path, "import sys; sys.exit(3)", RANK="") == {}
+def test_first_program_without_a_rank_is_one(tmp_path: Path) -> None:
+    """The command runs once for all GPUs; what the program starts itself is none."""
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', '1 / 0']); sys.exit(3)"
+    recorded = record_of(tmp_path, script, RANK="")
+    assert (recorded["isRank"], recorded["rank"], recorded["code"]) == (True, None, 3)
+    assert len([*(tmp_path / "records").iterdir()]) == 1
+
+
+def test_program_of_another_without_rank_records_nothing(tmp_path: Path) -> None:
+    """A rank removes the variables for a helper."""
+    assert record_of(tmp_path, "import sys; sys.exit(3)", RANK="", TRAINYARD_RANK_PROCESS="1:1,,,,,,") == {}
 
 
 def test_program_that_reports_progress_is_a_rank(tmp_path: Path) -> None:

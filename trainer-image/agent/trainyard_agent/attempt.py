@@ -110,7 +110,9 @@ class Attempt:
                 )
             )
             recorder = stack.enter_context(Recorder(self._environment, self._place, self._log))
-            records = stack.enter_context(RankRecords(progress.folder, runs_ranks=runs_ranks))
+            records = stack.enter_context(
+                RankRecords(progress.folder, runs_ranks=runs_ranks, roots=lambda: [*self._group.pids.values()])
+            )
             if (error := self._start({**recorder.variables, **records.variables}, progress)) is not None:
                 return Outcome(self._start_failure(error, link))
             self.prepare(delay=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from signal import Signals
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from trainyard_agent import processes
 from trainyard_agent.rank_record_file import Membership, RankRecord, read_record
 from trainyard_agent.ranks import MAX_PROCESSES
+from trainyard_agent.unobserved_programs import UnobservedPrograms
 
 FOLDER_VARIABLE = "TRAINYARD_RANK_RECORDS"
 LOOK_SECONDS = 1.0
@@ -40,13 +41,20 @@ class RankRecords:
     """The records of one attempt."""
 
     def __init__(
-        self, folder: Path | None, *, runs_ranks: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        folder: Path | None,
+        *,
+        runs_ranks: bool = False,
+        roots: Callable[[], Iterable[int]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`folder`: where to make the folder of the records; None: there are none.
 
         `runs_ranks`: the command itself is the program of a rank, so that nothing hides how it exits.
+        `roots`: gives the processes that run the command.
         """
         self._runs_ranks, self._clock = runs_ranks, clock
+        self._unobserved = UnobservedPrograms(roots, MAX_RECORDS)
         self._folder = folder / "records" if folder is not None else None
         self._records: dict[int, RankRecord] = {}
         self._versions: dict[int, int] = {}
@@ -84,6 +92,8 @@ class RankRecords:
             return
         self._looked_at = time_now
         new = self._read_changed(self._folder)
+        if not self._runs_ranks:
+            self._records.update(self._unobserved.look(self._versions))
         self._follow_exits(time_now)
         self._note_groups(new, time_now)
 
@@ -100,22 +110,31 @@ class RankRecords:
     def failed(self) -> RankRecord | None:
         """Return the rank that failed first, and whose program has not succeeded since then."""
         last: dict[tuple[int | None, str], RankRecord] = {}
-        for record in sorted(map(self._with_exit, self._records.values()), key=lambda each: each.at):
+        records = sorted(map(self._with_exit, self._records.values()), key=lambda each: each.at)
+        # A launcher fails because its ranks did: their exits count.
+        launchers = {record.started_by for record in records if record.is_rank and record.code != 0}
+        for record in records:
+            is_launcher = record.rank is None and record.pid in launchers
             counts = record.is_rank and record.code not in ON_REQUEST | {None} and not self._is_handled(record)
-            if counts and not self._runs_ranks:
+            if counts and not is_launcher and not self._runs_ranks:
                 before = last.get((record.rank, record.program))
                 # Of failures in a row the first is the cause.
                 if before is None or not before.code or not record.code:
                     last[record.rank, record.program] = record
         trained = {record.rank for record in last.values() if record.trains and not record.code}
         # A script tests for a module, a file or a version, installs what is missing, and ends its servers.
-        failures = [each for each in last.values() if each.code and (each.trains or each.rank not in trained)]
+        failures = [
+            each for each in last.values() if each.code and (each.trains or not _has_trained(each.rank, trained))
+        ]
         return min(failures, key=lambda each: each.at, default=None)
 
     def _is_handled(self, record: RankRecord) -> bool:
-        """Return whether the program that started this process has succeeded: a rank that runs an evaluation, a launcher that restarts."""
+        """Return whether the rank that started this process has succeeded: it runs an evaluation, or restarts its own ranks.
+
+        A launcher without a rank may ignore how its ranks exit.
+        """
         starter = self._records.get(record.started_by or 0)
-        return starter is not None and self._with_exit(starter).code == 0
+        return starter is not None and starter.rank is not None and self._with_exit(starter).code == 0
 
     @property
     def starts_own_ranks(self) -> bool:
@@ -215,3 +234,8 @@ class RankRecords:
         seen = FormedGroups(size, max(leaders, len(self._owners_of_leaders(size))))
         if self._formed is None or seen > self._formed:
             self._formed, self._formed_at = seen, now
+
+
+def _has_trained(rank: int | None, trained: Collection[int | None]) -> bool:
+    """Return whether a rank is among those that have trained; of a program without a number, whether any is."""
+    return bool(trained) if rank is None else rank in trained

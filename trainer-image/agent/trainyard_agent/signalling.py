@@ -165,7 +165,7 @@ def _ranks_below(root: int, table: Mapping[int, Process]) -> Recipients | None:
         return None
     parents = {parent for rank in ranks for parent in _parents(rank, root, table)}
     above = [pid for pid in unmarked if pid in parents]
-    launchers = [pid for pid in above if _is_launcher(pid)]
+    launchers = [pid for pid in above if is_launcher(pid)]
     others = [pid for pid in above if pid not in launchers and not _names(pid, table) & WRAPPERS]
     return Recipients(ranks, launchers, others)
 
@@ -228,7 +228,7 @@ def _parents(pid: int, root: int, table: Mapping[int, Process]) -> set[int]:
     return found
 
 
-def _is_launcher(pid: int) -> bool:
+def is_launcher(pid: int) -> bool:
     """Return whether the first word of its command line that is neither Python nor an option names a launcher."""
     words = (word.rpartition("/")[2] for word in arguments(pid) if not word.startswith("-"))
     return next((word for word in words if not PYTHON.fullmatch(word)), "") in LAUNCHERS
