@@ -20,7 +20,8 @@ COLLECT_EVERY_STEPS = 50
 def collected_every(steps: int) -> Iterator[Callable[[int], None]]:
     """Disable Python's own collections inside, and yield a function to call after each step: it collects after every `steps` steps.
 
-    The objects that exist at the beginning are frozen: torch alone makes hundreds of thousands, and a collection would visit all of them.
+    Objects that exist at the beginning, or after the first step, are frozen. A collection would visit them all: importing torch alone
+    makes hundreds of thousands.
     At the end Python collects as before. If the program has frozen objects itself, they stay frozen, and no others are.
 
     Args:
@@ -32,9 +33,15 @@ def collected_every(steps: int) -> Iterator[Callable[[int], None]]:
     if freeze:
         gc.freeze()
 
+    first = True
+
     def after(number: int) -> None:
-        if not number % steps:
+        nonlocal first
+        if first or not number % steps:
             gc.collect()
+        if first and freeze:
+            gc.freeze()
+        first = False
 
     try:
         yield after
