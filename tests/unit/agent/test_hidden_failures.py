@@ -71,7 +71,7 @@ def test_healthy_scripts_without_a_rank_report_nothing(program: Path, tmp_path: 
     ids=["PYTHONPATH", "isolated", "exported PYTHONPATH"],
 )
 def test_failure_of_unobserved_program_is_reported(program: Path, tmp_path: Path, start: str) -> None:
-    """Neither Python nor the program tells the agent anything: the kernel does."""
+    """Neither Python nor the program reports anything. The kernel reports the exit code."""
     (tmp_path / "train.py").write_text(f"{SEEN}\nsys.exit(7)")
     run = run_once(program, tmp_path, f"export AGENT=$PPID; {start} train.py | cat")
     assert run.wait()[0] == 0

@@ -63,7 +63,7 @@ def ranks(words: Sequence[str], environment: Mapping[str, str]) -> Ranks | None:
 
 
 def with_local_rank(words: Sequence[str], at: int | None, environment: Mapping[str, str]) -> Sequence[str]:
-    """Return the command of one rank, with the argument that tells its local rank."""
+    """Return the command of one rank, with its local rank as an argument."""
     return words if at is None else [*words[:at], f"--local_rank={environment['LOCAL_RANK']}", *words[at:]]
 
 

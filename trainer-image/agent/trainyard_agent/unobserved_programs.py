@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trainyard_agent.processes import Process, arguments, environment, processes_by_pid, running_children
 from trainyard_agent.rank_record_file import MAX_NUMBER, RankRecord
+from trainyard_agent.report import RANK_VARIABLES
 from trainyard_agent.signalling import is_launcher
 
 INTERPRETER = re.compile(r"python[\d.]*[a-z]*")
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 FRAMEWORK_FILES = ("/torch/lib/", "/jaxlib/", "/tensorflow/", "/paddle/", "/mindspore/")
 """Parts of the paths of libraries that a framework loads."""
 CODE_OPTION = "-c"
