@@ -3,7 +3,8 @@ Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from trainyard.api.constants import ENV_JOB_UID
@@ -23,16 +24,29 @@ SETTINGS = (
 """Variables that are set only where they differ from the default. An empty value means that they are not set."""
 
 
+class RankNumber(StrEnum):
+    """A number by which a library knows a process. The agent has the same list (`ranks.py`)."""
+
+    RANK = "rank"
+    WORLD_SIZE = "world-size"
+    LOCAL_RANK = "local-rank"
+    LOCAL_WORLD_SIZE = "local-world-size"
+    WORKER = "worker"
+    WORKERS = "workers"
+
+
 @dataclass(frozen=True, slots=True)
 class FrameworkEnvironment:
     """The variables that a framework needs."""
 
     identity: Callable[[Worker], list[Json]]
-    """Rank and rendezvous: the group does not work without them."""
+    """Rendezvous, and ranks where the framework is torch: the group does not work without them."""
     tuning: Callable[[Worker, Mapping[str, Any]], list[Json]]
     """Settings that help, for one container."""
     reserved: frozenset[str]
     """Variables that users rarely mean to set themselves."""
+    ranks: Mapping[str, RankNumber] = field(default_factory=dict)
+    """Variables that differ between the processes of a worker, and the number that each holds."""
 
 
 _TORCH = FrameworkEnvironment(torch.identity_variables, torch.tuning_variables, torch.IDENTITY_VARIABLES)
@@ -52,7 +66,7 @@ def environment(worker: Worker, container: Mapping[str, Any], *, tuned: bool = T
     """
     own: list[Json] = list(container.get("env") or [])
     framework = FRAMEWORK_ENVIRONMENTS[worker.spec.framework]
-    defaults = [*common_variables(worker), *framework.identity(worker)]
+    defaults = [*common_variables(worker), *framework.identity(worker), *rank_variables(worker)]
     if container["name"] == worker.spec.template["spec"]["containers"][0]["name"]:
         defaults += accelerator_variables(worker)
     if path := container.get("terminationMessagePath"):
@@ -71,7 +85,7 @@ def restart_environment(worker: Worker) -> dict[str, str]:
     """
     main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
     own = {variable["name"] for variable in main.get("env") or ()}
-    identity = FRAMEWORK_ENVIRONMENTS[worker.spec.framework].identity(worker)
+    identity = [*FRAMEWORK_ENVIRONMENTS[worker.spec.framework].identity(worker), *rank_variables(worker)]
     defaults = [*common_variables(worker), *accelerator_variables(worker), *identity]
     variables = dict.fromkeys(SETTINGS, "") | {variable["name"]: variable["value"] for variable in defaults}
     return {name: value for name, value in variables.items() if name not in own}
@@ -103,6 +117,25 @@ def common_variables(worker: Worker) -> list[Json]:
     if worker.spec.grace_seconds != DEFAULT_GRACE_SECONDS:
         variables["TRAINYARD_GRACE_PERIOD_SECONDS"] = str(worker.spec.grace_seconds)
     return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def rank_variables(worker: Worker) -> list[Json]:
+    """Return the variables that name a rank. With several processes in a worker, only its agent can set them: it gets their names."""
+    names, processes = FRAMEWORK_ENVIRONMENTS[worker.spec.framework].ranks, worker.job.processes
+    if not names:
+        return []
+    if processes > 1:
+        value = ",".join(f"{name}={number}" for name, number in names.items())
+        return [{"name": "TRAINYARD_RANK_VARIABLES", "value": value}]
+    numbers = {
+        RankNumber.RANK: worker.index,
+        RankNumber.WORLD_SIZE: worker.workers,
+        RankNumber.LOCAL_RANK: 0,
+        RankNumber.LOCAL_WORLD_SIZE: 1,
+        RankNumber.WORKER: worker.index,
+        RankNumber.WORKERS: worker.workers,
+    }
+    return [{"name": name, "value": str(numbers[number])} for name, number in names.items()]
 
 
 def accelerator_variables(worker: Worker) -> list[Json]:

@@ -45,6 +45,8 @@ def test_variables_of_rank_or_attempt_are_ignored() -> None:
     own = {"RANK": "1", "MASTER_ADDR": "a", "TRAINYARD_ATTEMPT": "2", "TORCHELASTIC_RUN_ID": "u-2", "WORLD_SIZE": "8"}
     own |= dict.fromkeys([*FILE_VARIABLES, PIPE_VARIABLE], "/tmp/flight-recorder-job/2/rank_")  # noqa: S108 - only a name
     assert stable({**own, "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
+    named = {"TRAINYARD_RANK_VARIABLES": "JAX_PROCESS_ID=rank", "JAX_PROCESS_ID": "3"}
+    assert stable({**named, "JAX_PLATFORMS": "cpu"}) == {"JAX_PLATFORMS": "cpu"}
 
 
 def test_variables_that_differ_between_ranks_are_found() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard_agent.ranks import Place, SettingError, environments, place
+from trainyard_agent.ranks import Place, SettingError, environments, place, rank_variables
 
 SET = {
     "TRAINYARD_REPLICA_INDEX": "1",
@@ -29,6 +29,21 @@ def test_each_rank_gets_torchrun_variables() -> None:
 def test_thread_count_is_kept_when_set() -> None:
     assert environments(place(SET), {"OMP_NUM_THREADS": "5"})[2]["OMP_NUM_THREADS"] == "5"
     assert "OMP_NUM_THREADS" not in environments(place({**SET, "TRAINYARD_PROCESSES_PER_REPLICA": "1"}), {})[1]
+
+
+def test_further_variables_name_each_rank() -> None:
+    kinds = ("rank", "world-size", "local-rank", "local-world-size", "worker", "workers")
+    setting = ",".join(f"X_{kind}={kind}" for kind in kinds)
+    first, second = environments(place(SET), {"TRAINYARD_RANK_VARIABLES": setting, "X_rank": "17"}).values()
+    assert [first[f"X_{kind}"] for kind in kinds] == ["2", "6", "0", "2", "1", "3"]
+    assert [second[f"X_{kind}"] for kind in kinds] == ["3", "6", "1", "2", "1", "3"]
+
+
+@pytest.mark.parametrize("wrong", ["JAX_PROCESS_ID", "JAX_PROCESS_ID=number", "=rank", "A=rank;B=rank"])
+def test_invalid_further_variable_is_named(wrong: str) -> None:
+    with pytest.raises(SettingError, match="TRAINYARD_RANK_VARIABLES must be NAME=KIND") as raised:
+        rank_variables({"TRAINYARD_RANK_VARIABLES": f"A=rank,{wrong}"})
+    assert repr(wrong) in str(raised.value)
 
 
 @pytest.mark.parametrize(

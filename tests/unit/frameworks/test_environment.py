@@ -6,8 +6,15 @@ import pytest
 
 from tests.support.worker_pods import EIGHT_GPUS, Json, container, environment_of, worker
 from trainyard.api.spec import Framework
-from trainyard.frameworks.environment import restart_environment, user_set_identity
+from trainyard.frameworks import environment
+from trainyard.frameworks.environment import (
+    FRAMEWORK_ENVIRONMENTS,
+    RankNumber,
+    restart_environment,
+    user_set_identity,
+)
 from trainyard.frameworks.manifests import worker_pod
+from trainyard_agent.ranks import rank_variables
 
 COMMON = {
     "TRAINYARD_JOB_NAME": "train",
@@ -176,3 +183,27 @@ def test_threads_follow_the_resources_of_the_pod() -> None:
 )
 def test_identity_variables_set_by_user(containers: list[Json], framework: str, names: list[str]) -> None:
     assert user_set_identity(worker(*containers, framework=framework)) == names
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        (1, {"X_ID": "1", "X_COUNT": "3", "X_LOCAL": "0"}),
+        (4, {"TRAINYARD_RANK_VARIABLES": "X_ID=rank,X_COUNT=world-size,X_LOCAL=local-rank"}),
+    ],
+)
+def test_rank_variables_of_a_framework(
+    monkeypatch: pytest.MonkeyPatch, processes: int, expected: dict[str, str]
+) -> None:
+    ranks = {"X_ID": RankNumber.RANK, "X_COUNT": RankNumber.WORLD_SIZE, "X_LOCAL": RankNumber.LOCAL_RANK}
+    none = FRAMEWORK_ENVIRONMENTS[Framework.NONE]
+    monkeypatch.setattr(environment, "FRAMEWORK_ENVIRONMENTS", {Framework.NONE: replace(none, ranks=ranks)})
+    made = worker(framework="none", processesPerReplica=processes)
+    changed = COMMON | expected | {"TRAINYARD_PROCESSES_PER_REPLICA": str(processes)}
+    assert environment_of(made) == changed
+    assert restart_environment(made).items() >= changed.items()
+
+
+def test_agent_knows_all_rank_numbers() -> None:
+    setting = ",".join(f"X={number}" for number in RankNumber)
+    assert rank_variables({"TRAINYARD_RANK_VARIABLES": setting}) == {"X": RankNumber.WORKERS}

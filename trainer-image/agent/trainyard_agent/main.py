@@ -25,6 +25,7 @@ from trainyard_agent.ranks import (
     hang_seconds,
     hidden_failures_fail,
     place,
+    rank_variables,
     restart_grace_seconds,
 )
 from trainyard_agent.spawn import STANDARD_ERROR, raise_file_limit
@@ -67,6 +68,7 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         grace_seconds(os.environ)
         restart_grace_seconds(os.environ)
         hidden_failures_fail(os.environ)
+        rank_variables(os.environ)
     except SettingError as error:
         return _reject(str(error))
     raise_file_limit()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard_agent.nccl_network import VARIABLES as NCCL_VARIABLES
+from trainyard_agent.ranks import rank_variables
 from trainyard_agent.recorder import FILE_VARIABLES, PIPE_VARIABLE
 
 PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
@@ -70,10 +71,11 @@ def _option_length(words: Sequence[str]) -> int:
 
 def stable(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that all ranks and attempts share, which a library may read when it is imported."""
+    differ = PER_RANK_VARIABLES | rank_variables(environment).keys()
     return {
         name: value
         for name, value in environment.items()
-        if name not in PER_RANK_VARIABLES and not name.startswith(PER_RANK_PREFIXES)
+        if name not in differ and not name.startswith(PER_RANK_PREFIXES)
     }
 
 

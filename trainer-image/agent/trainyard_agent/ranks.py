@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+RANK_VARIABLES = "TRAINYARD_RANK_VARIABLES"
+"""Further variables that name ranks, as NAME=KIND, with a comma between them. A KIND is a key of `_numbers`."""
 MAX_PROCESSES = 1024
 MAX_ATTEMPTS = 10**12
 MAX_STEP_SECONDS = 7 * 24 * 3600
@@ -52,10 +54,32 @@ def place(environment: Mapping[str, str]) -> Place:
     )
 
 
+def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the further variables that name a rank, and the kind of number that each gets. Raises SettingError."""
+    entries = [entry.partition("=") for entry in environment.get(RANK_VARIABLES, "").split(",") if entry]
+    kinds = sorted(_numbers(Place(0, 1, 1, 1, ""), 0))
+    if wrong := [name + sign + kind for name, sign, kind in entries if not name or kind not in kinds]:
+        raise SettingError(f"{RANK_VARIABLES} must be NAME=KIND with a kind of {', '.join(kinds)}; got {wrong[0]!r}")
+    return {name: kind for name, _, kind in entries}
+
+
+def _numbers(where: Place, local: int) -> dict[str, int]:
+    """Return the numbers by which libraries know a process, by their kind."""
+    return {
+        "rank": where.worker * where.processes + local,
+        "world-size": where.workers * where.processes,
+        "local-rank": local,
+        "local-world-size": where.processes,
+        "worker": where.worker,
+        "workers": where.workers,
+    }
+
+
 def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[str, str]]:
     """Return the environment of each process, by rank. Variables set by hand stay, but for those that name a rank."""
-    made = {}
+    made, further = {}, rank_variables(inherited)
     for local, rank in enumerate(where.ranks):
+        numbers = _numbers(where, local)
         world = where.workers * where.processes
         ranked = {
             "RANK": rank,
@@ -72,6 +96,7 @@ def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[s
             "TORCHELASTIC_RESTART_COUNT": where.attempt - 1,
             "TORCHELASTIC_MAX_RESTARTS": 0,
             "TORCHELASTIC_USE_AGENT_STORE": False,
+            **{name: numbers[kind] for name, kind in further.items()},
         }
         variables = {**inherited, **{name: str(value) for name, value in ranked.items()}}
         if where.processes > 1:
