@@ -86,6 +86,14 @@ def test_two_groups_of_one_are_reported(kube: Kube) -> None:
     assert warning(kube, "FailureHidden") == ""
 
 
+def test_one_process_without_a_group_is_reported(kube: Kube) -> None:
+    kube.apply(training("python3 -c 'import torch, time; time.sleep(3)'; true", processesPerReplica=2))
+    kube.wait_phase("job", "Complete", 90)
+    message = warning(kube, "GroupSplit")
+    assert message.startswith("the command runs one training process in each worker, without a process group")
+    assert "expected was one group of 4 ranks" in message
+
+
 def test_healthy_torchrun_causes_no_warning(kube: Kube) -> None:
     kube.apply(training("torchrun train.py 2>&1 | tee log", processesPerReplica=2))
     kube.wait_phase("job", "Complete", 90)

@@ -183,10 +183,12 @@ def record_exception(observer: Observer, kind: type[BaseException], error: BaseE
 
 
 def watch_torch(observer: Observer, module: Any) -> None:
-    """Record the process groups that torch forms."""
+    """Record that this process has loaded torch, and the process groups that torch forms."""
     import functools  # noqa: PLC0415 - torch has imported it
 
     original = module.init_process_group
+    if observer.is_rank:
+        observer.record(loaded=True)
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:

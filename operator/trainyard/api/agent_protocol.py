@@ -139,6 +139,8 @@ class Report(Part):
     """None where no program has formed a group, or it is not known."""
     network: NetworkReport | None = None
     """None in other workers than that of rank 0, or where it is not known."""
+    torch_processes: int | None = Field(default=None, ge=1, le=MAX_PROCESSES_PER_REPLICA)
+    """How many programs of the worker have had torch loaded at the same time. None where it has one process, or it is not known."""
 
 
 class ReportAnswer(Part):

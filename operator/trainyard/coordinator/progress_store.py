@@ -58,7 +58,7 @@ class ProgressStore:
         groups = FormedGroups(report.groups.size, report.groups.leaders) if report.groups else None
         taken = report.network
         network = Network(taken.transport is Transport.SOCKETS, taken.name) if taken and pod.index == 0 else None
-        received = WorkerReport(report.attempt, pod.index, ranks, self.now(), groups, network)
+        received = WorkerReport(report.attempt, pod.index, ranks, self.now(), groups, network, report.torch_processes)
         if workers.get(pod.index) != received:
             workers[pod.index] = received
             self.on_change(job.uid, self._status_interval())

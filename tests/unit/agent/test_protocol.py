@@ -54,6 +54,7 @@ def test_golden_report(example: dict[str, Any]) -> None:
         ranks,
         FormedGroups(*formed) if formed else None,
         Network(Transport(network[0]), network[1], "[0]mlx5_0:1/RoCE") if network else None,
+        example["agent"].get("torch_processes"),
     )
     assert made == example["body"]
 

@@ -18,7 +18,7 @@ from trainyard_agent.coordinator import Coordinator
 from trainyard_agent.errors import NoAnswerError
 from trainyard_agent.hang import Usual
 from trainyard_agent.nccl_network import Network, Transport
-from trainyard_agent.rank_records import FormedGroups
+from trainyard_agent.rank_records import FormedGroups, Programs
 from trainyard_agent.report import RankState
 from trainyard_agent.reporter import Reporter
 
@@ -84,7 +84,7 @@ def test_unchanged_progress_is_not_reported_again(folder: Path, operator: FakeOp
 def test_groups_are_reported_once(folder: Path, operator: FakeOperator) -> None:
     ranks = Ranks()
     variables = credentials(folder, operator.port)
-    with Reporter(variables, 3, ranks.poll, ranks.lines.append, formed=lambda: FormedGroups(1, 1)) as made:
+    with Reporter(variables, 3, ranks.poll, ranks.lines.append, programs=lambda: Programs(FormedGroups(1, 1))) as made:
         until(lambda: operator.reports, 10, "a report")
         before = ranks.polls
         until(lambda: ranks.polls > before + 3, 10, "more polls")

@@ -20,7 +20,7 @@ from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.program import parse
 from trainyard_agent.progress_files import Progress, shared_variables
 from trainyard_agent.rank_defaults import network_variables, rank_defaults
-from trainyard_agent.rank_records import RankRecords
+from trainyard_agent.rank_records import Programs, RankRecords
 from trainyard_agent.ranks import (
     environments,
     grace_seconds,
@@ -123,7 +123,7 @@ class Attempt:
                     lambda: (progress.read_all(self._place.ranks), progress.usual),
                     self._log,
                     lambda: self._warm.resident if self._warm else 0,
-                    lambda: records.formed if self._place.workers * self._place.processes > 1 else None,
+                    lambda: self._programs(records),
                     lambda: self._nccl.network,
                 )
             )
@@ -139,6 +139,13 @@ class Attempt:
                 reporter.finish()
                 recorder.finish()
             return outcome
+
+    def _programs(self, records: RankRecords) -> Programs:
+        """Return what of the programs of this worker is compared with the ranks that are expected."""
+        expected = self._place.workers * self._place.processes
+        return Programs(
+            records.formed if expected > 1 else None, records.torch_processes if self._place.processes > 1 else None
+        )
 
     def prepare(self, *, delay: bool) -> None:
         """Start to prepare what the ranks of the next start need. `delay`: later, since ranks start at this moment."""

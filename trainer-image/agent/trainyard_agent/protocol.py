@@ -113,10 +113,12 @@ def report_request(
     ranks: Mapping[int, Mapping[str, Any]],
     formed: FormedGroups | None = None,
     network: Network | None = None,
+    torch_processes: int | None = None,
 ) -> dict[str, object]:
     """Return the body of `/v1/report`. `ranks`: what `rank_report` returns, by rank. `formed`: the groups, where any is known.
 
-    `network`: the one that NCCL took, where this worker has rank 0 and it is known.
+    `network`: the one that NCCL took, where this worker has rank 0 and it is known. `torch_processes`: how many programs have had torch
+    loaded at the same time, where the command starts them and it is known.
     """
     body: dict[str, object] = {
         "attempt": attempt,
@@ -126,6 +128,8 @@ def report_request(
         body["groups"] = {"size": formed.size, "leaders": min(formed.leaders, MAX_PROCESSES)}
     if network is not None:
         body["network"] = {"transport": network.transport.value, "name": network.name}
+    if torch_processes is not None:
+        body["torch_processes"] = min(torch_processes, MAX_PROCESSES)
     return body
 
 

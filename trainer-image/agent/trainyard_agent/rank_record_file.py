@@ -41,6 +41,8 @@ class RankRecord(NamedTuple):
     """The PID of the observed program that has started it."""
     trains: bool = False
     """Whether it has loaded a framework, and is no code on the command line: not a test, a tool or a server of the script."""
+    loaded: bool = False
+    """Whether it has loaded torch.distributed, which it records while it runs."""
 
 
 def read_record(path: Path, pid: int) -> RankRecord | None:
@@ -72,6 +74,7 @@ def _record(fields: Mapping[str, Any], pid: int) -> RankRecord:
         ),
         None if fields.get("startedBy") is None else _number(fields["startedBy"], MAX_NUMBER),
         fields.get("trains") is True,
+        fields.get("loaded") is True,
     )
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from signal import Signals
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from trainyard_agent import processes
 from trainyard_agent.rank_record_file import Membership, RankRecord, read_record
@@ -35,6 +35,14 @@ class FormedGroups(NamedTuple):
     """The ranks of the largest."""
     leaders: int
     """The processes of this worker that are rank 0 of a group of that size, at the same time or started beside each other."""
+
+
+class Programs(NamedTuple):
+    """What is known of the programs of a worker; None where it is not."""
+
+    groups: Optional[FormedGroups] = None  # noqa: UP045 - Python 3.9
+    torch_processes: Optional[int] = None  # noqa: UP045 - Python 3.9
+    """How many have had torch loaded at the same time."""
 
 
 class RankRecords:
@@ -66,6 +74,9 @@ class RankRecords:
         self._looked_at = float("-inf")
         self._formed: FormedGroups | None = None
         self._formed_at = 0.0
+        self._loading: set[int] = set()
+        """The programs that have recorded since the last look that they have loaded torch."""
+        self._loaded, self._loaded_at = 0, 0.0
         self._is_over = False
         if self._folder is not None:
             try:
@@ -96,6 +107,7 @@ class RankRecords:
             self._records.update(self._unobserved.look(self._versions))
         self._follow_exits(time_now)
         self._note_groups(new, time_now)
+        self._note_loaded(time_now)
 
     def finish(self) -> None:
         """Read what is new, once the command has exited."""
@@ -106,6 +118,16 @@ class RankRecords:
     def formed(self) -> FormedGroups | None:
         """The groups, once they are final."""
         return self._formed if self._is_over or self._clock() - self._formed_at >= UNCHANGED_SECONDS else None
+
+    @property
+    def torch_processes(self) -> int | None:
+        """How many programs have had torch loaded at the same time, once that is final; a launcher with ranks is none.
+
+        None where it is not known: the command is the program of a rank, or there is a program that cannot record itself.
+        """
+        is_final = self._is_over or self._clock() - self._loaded_at >= UNCHANGED_SECONDS
+        is_known = not self._runs_ranks and self._records.keys() <= self._versions.keys()
+        return self._loaded if self._loaded and is_final and is_known else None
 
     def failed(self) -> RankRecord | None:
         """Return the rank that failed first, and whose program has not succeeded since then."""
@@ -190,6 +212,8 @@ class RankRecords:
             self._versions[pid] = version
             record = read_record(folder / str(pid), pid)
             if record is not None:
+                if record.loaded and not (pid in self._records and self._records[pid].loaded):
+                    self._loading.add(pid)
                 self._records[pid] = record
         return new
 
@@ -215,6 +239,16 @@ class RankRecords:
         """Return the record with the exit code of the kernel, where that is known. The time is the program's own, which is earlier."""
         code, at = self._codes.get(record.pid, (record.code, record.at))
         return record._replace(code=code, at=record.at or at)
+
+    def _note_loaded(self, now: float) -> None:
+        ranks = [record for record in self._records.values() if record.is_rank]
+        there = {
+            each.pid for each in ranks if each.loaded and (each.pid in self._loading or processes.is_alive(each.pid))
+        }
+        self._loading.clear()
+        count = len(there - {each.started_by for each in ranks})
+        if count > self._loaded:
+            self._loaded, self._loaded_at = count, now
 
     def _note_groups(self, new: set[int], now: float) -> None:
         # What has come and gone between two looks counts too; what ended before does not: a restarted rank is no second one.

@@ -11,7 +11,7 @@ from trainyard_agent.errors import NoAnswerError
 from trainyard_agent.hang import Usual
 from trainyard_agent.nccl_network import Network
 from trainyard_agent.protocol import rank_report, report_request
-from trainyard_agent.rank_records import FormedGroups
+from trainyard_agent.rank_records import Programs
 from trainyard_agent.report import RankState
 
 FIRST_REPORT_SECONDS = 2.0
@@ -42,15 +42,15 @@ class Reporter:
         look: Callable[[], tuple[Mapping[int, RankState], Mapping[int, Usual]]],
         log: Callable[[str], None],
         warm_bytes: Callable[[], int] = int,
-        formed: Callable[[], FormedGroups | None] = lambda: None,
+        programs: Callable[[], Programs] = Programs,
         network: Callable[[], Network | None] = lambda: None,
     ) -> None:
         """`look` returns the last state and the usual step time of each rank; `warm_bytes` the memory of the warm start.
 
-        `formed` returns the process groups that the programs have formed, `network` the network that NCCL took.
+        `programs` returns what the programs of the worker are known to do, `network` the network that NCCL took.
         """
         self._environment, self._attempt, self._look, self._log = environment, attempt, look, log
-        self._warm_bytes, self._formed, self._network = warm_bytes, formed, network
+        self._warm_bytes, self._programs, self._network = warm_bytes, programs, network
         self._is_over = self._is_last = False
         self._wake = threading.Event()
         self._stacks: Mapping[int, Sequence[str]] = {}
@@ -132,8 +132,9 @@ class Reporter:
             )
             for rank, state in states.items()
         }
-        request = report_request(self._attempt, ranks, self._formed(), self._network())
-        if request == self._reported or not (ranks or request.keys() & {"groups", "network"}):
+        seen = self._programs()
+        request = report_request(self._attempt, ranks, seen.groups, self._network(), seen.torch_processes)
+        if request == self._reported or not (ranks or request.keys() & {"groups", "network", "torch_processes"}):
             return FIRST_REPORT_SECONDS
         try:
             pause = send(request, seconds)

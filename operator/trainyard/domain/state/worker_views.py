@@ -204,6 +204,8 @@ class WorkerReport:
     """None where no program has formed a group, or it is not known."""
     network: Network | None = None
     """None in other workers than that of rank 0, or where it is not known."""
+    torch_processes: int | None = None
+    """How many programs of the worker have had torch loaded at the same time. None where it has one process, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ So parameter servers, evaluation beside the training, and a group that has yet t
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from posixpath import basename
 
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
-from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue
+from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue, soonest
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Kind
 from trainyard.domain.state.worker_views import FormedGroups, State
@@ -27,11 +28,15 @@ RDMA_RESOURCES = ("rdma/*", "*/*rdma*", "*/efa", "*/hca*", "*/*roce*", "*/*infin
 """Names of extended resources: of the shared device plugin, of SR-IOV plugins and of clouds. Administrators choose most of them."""
 
 
-def with_rank_warnings(outcome: Outcome, snapshot: Snapshot) -> Outcome:
+START_OF_RANKS = timedelta(minutes=10)
+"""How long a command may prepare before it starts its ranks. A program that is alone for longer is taken for the whole training."""
+
+
+def with_rank_warnings(outcome: Outcome, snapshot: Snapshot, now: datetime) -> Outcome:
     """Return the outcome with these warnings. What the outcome itself says of such a condition comes last, and counts."""
-    updates = [
-        update for update in (_hidden_failure(snapshot), _split_group(snapshot), _rdma_unused(snapshot)) if update
-    ]
+    outcome = _looked_at_again(outcome, snapshot, now)
+    found = (_hidden_failure(snapshot), _split_group(snapshot, now), _rdma_unused(snapshot))
+    updates = [update for update in found if update]
     if not updates:
         return outcome
     events = _new_warnings(snapshot.job.status, updates)
@@ -55,7 +60,7 @@ def _hidden_failure(snapshot: Snapshot) -> ConditionUpdate | None:
     )
 
 
-def _split_group(snapshot: Snapshot) -> ConditionUpdate | None:
+def _split_group(snapshot: Snapshot, now: datetime) -> ConditionUpdate | None:
     """Return whether the ranks of the current attempt train as one group; None where that is not known."""
     job = snapshot.job
     workers, each = snapshot.size.current, job.processes
@@ -67,7 +72,7 @@ def _split_group(snapshot: Snapshot) -> ConditionUpdate | None:
     if leaders < 2 or len(sizes) > 1:
         if sizes == {expected}:
             return Clear(C.GROUP_SPLIT, Reason.GROUP_FORMED, f"the ranks formed one group of {expected}")
-        return _one_process_each(snapshot, formed)
+        return _one_process_each(snapshot, formed) if formed else _one_program_each(snapshot, now)
     size = formed[0].size
     message = (
         f"{leaders} groups of {counted(size, 'rank')} train beside each other; expected was one group of {expected} ranks"
@@ -77,18 +82,55 @@ def _split_group(snapshot: Snapshot) -> ConditionUpdate | None:
     return SetTrue(C.GROUP_SPLIT, Reason.GROUPS_SPLIT, message)
 
 
+def _one_program_each(snapshot: Snapshot, now: datetime) -> ConditionUpdate | None:
+    """Return the warning of workers that each run one program in place of several ranks, and form no group at all."""
+    job, workers = snapshot.job, snapshot.size.current
+    if not _runs_one_program_each(snapshot) or not (_all_succeeded(snapshot) or _ran_long(snapshot, now)):
+        return None
+    return SetTrue(
+        C.GROUP_SPLIT,
+        Reason.GROUPS_SPLIT,
+        f"the command runs one training process in each worker, without a process group; expected was one group of"
+        f" {workers * job.processes} ranks (replicas x processesPerReplica: {workers} x {job.processes}):"
+        " start the program with torchrun, or as the last command of the script with exec python;"
+        " if one process uses all accelerators of a worker, set processesPerReplica: 1",
+    )
+
+
+def _runs_one_program_each(snapshot: Snapshot) -> bool:
+    """Return whether each worker, of which several ranks are expected, has reported one program with torch and no group."""
+    alone = {each.index for each in snapshot.attempt_reports if each.torch_processes == 1 and each.groups is None}
+    several = snapshot.job.processes > 1 and snapshot.job.spec.framework.forms_torch_group
+    return several and alone.issuperset(range(snapshot.size.current))
+
+
+def _all_succeeded(snapshot: Snapshot) -> bool:
+    succeeded = {pod.index for pod in snapshot.current if pod.state is State.SUCCEEDED}
+    return succeeded.issuperset(range(snapshot.size.current))
+
+
+def _ran_long(snapshot: Snapshot, now: datetime) -> bool:
+    since = snapshot.job.status.running_time
+    return since is not None and now - since >= START_OF_RANKS
+
+
+def _looked_at_again(outcome: Outcome, snapshot: Snapshot, now: datetime) -> Outcome:
+    """Return the outcome with a reconcile at the time at which programs that are alone count as the whole training."""
+    since = snapshot.job.status.running_time
+    if since is None or not _runs_one_program_each(snapshot) or _ran_long(snapshot, now):
+        return outcome
+    waits = [(since + START_OF_RANKS - now).total_seconds()]
+    waits += [] if outcome.requeue_after is None else [outcome.requeue_after]
+    return replace(outcome, requeue_after=soonest(waits))
+
+
 def _one_process_each(snapshot: Snapshot, formed: Sequence[FormedGroups]) -> ConditionUpdate | None:
     """Return the warning of workers that have all succeeded with one process each, where several were expected.
 
     Only then is it certain that no other rank was about to join.
     """
     job, workers = snapshot.job, snapshot.size.current
-    succeeded = {pod.index for pod in snapshot.current if pod.state is State.SUCCEEDED}
-    if (
-        job.processes == 1
-        or {groups.size for groups in formed} != {workers}
-        or not succeeded.issuperset(range(workers))
-    ):
+    if job.processes == 1 or {groups.size for groups in formed} != {workers} or not _all_succeeded(snapshot):
         return None
     return SetTrue(
         C.GROUP_SPLIT,

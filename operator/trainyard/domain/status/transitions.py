@@ -74,7 +74,7 @@ def conclude(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) ->
     """Return the plan that stores the decision, and warns of ranks that fail or train apart."""
     outcome = _outcome(decision, snapshot, now)
     if not snapshot.job.status.finished:
-        outcome = with_rank_warnings(outcome, snapshot)
+        outcome = with_rank_warnings(outcome, snapshot, now)
     return store(snapshot.job, outcome, now)
 
 

@@ -132,6 +132,49 @@ def test_one_process_in_each_worker_is_reported(workers: int, formed: Formed) ->
     assert f"formed a group of {workers}; expected was one group of {workers * 4} ranks" in ended
 
 
+def programs(scene: Scene, *counts: int | None, formed: FormedGroups | None = None) -> Plan:
+    """Plan after each worker has reported how many programs of it have loaded torch."""
+    reports = [WorkerReport(1, index, (), NOW, formed, None, count) for index, count in enumerate(counts)]
+    return plan(replace(scene.snapshot, reports=reports), NOW)
+
+
+def running_for(scene: Scene, minutes: int) -> Scene:
+    return replace(scene, status=scene.status.evolve(running_time=ago(60 * minutes)))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_program_without_a_group_is_reported(workers: int) -> None:
+    """The command `prepare && python train.py` runs once for all GPUs of a worker, and never forms a group."""
+    counts = [1] * workers
+    early = programs(running_for(training(workers, 4), 9), *counts)
+    assert (message(early, C.GROUP_SPLIT), early.requeue_after) == ("", 60)
+    late = programs(running_for(training(workers, 4), 10), *counts)
+    assert [(e.type, e.reason) for e in late.events if e.type == "Warning"] == [("Warning", Reason.GROUPS_SPLIT)]
+    ended = programs(running_for(training(workers, 4).succeeded(*range(workers)), 1), *counts)
+    for made in (late, ended):
+        assert f"expected was one group of {workers * 4} ranks" in message(made, C.GROUP_SPLIT)
+        assert "set processesPerReplica: 1" in message(made, C.GROUP_SPLIT)
+    assert ended.status.phase is Phase.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("scene", "counts", "formed"),
+    [
+        pytest.param(training(2, 4), (1, None), None, id="one is not known"),
+        pytest.param(training(2, 4), (1, 4), None, id="one has ranks"),
+        pytest.param(training(1, 4), (4,), None, id="a launcher"),
+        pytest.param(training(1, 1), (1,), None, id="one process on purpose"),
+        pytest.param(training(1, 4), (1,), FormedGroups(4, 1), id="a group of its own processes"),
+        pytest.param(training(1, 4, framework="none"), (1,), None, id="no framework"),
+    ],
+)
+def test_other_programs_without_group_are_no_warning(
+    scene: Scene, counts: Sequence[int | None], formed: FormedGroups | None
+) -> None:
+    for each in (running_for(scene, 20), running_for(scene, 20).succeeded(*range(len(counts)))):
+        assert message(programs(each, *counts, formed=formed), C.GROUP_SPLIT) == ""
+
+
 def test_reports_of_an_earlier_attempt_do_not_count() -> None:
     scene = job(2, template=SUPERVISED).running(attempt=2)
     assert act(scene, [(1, 1), (1, 1)], attempt=1).status.condition(C.GROUP_SPLIT) is None
