@@ -29,6 +29,8 @@ ACCELERATORS: AcceleratorTable = MappingProxyType(
         **dict.fromkeys(("*/gpu.shared", "*/mig-*"), "worker"),
         "*/efa": "none",
         "rdma/*": "none",
+        # Device files that programs mount file systems and run virtual machines with, as generic device plugins and KubeVirt name them.
+        **dict.fromkeys(("*/fuse", "*/kvm", "*/tun", "*/net_tun", "*/vhost-net", "*/vhost-vsock"), "none"),
     }
 )
 """The extended resources that the operator knows. `TRAINYARD_ACCELERATORS` adds to them."""

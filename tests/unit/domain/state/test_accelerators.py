@@ -43,6 +43,10 @@ def template(limits: dict[str, Any] | None = None, claims: tuple[str, ...] = (),
         ({"nvidia.com/mig-1g.10gb.shared": 2}, 1),
         ({"rdma/hca": 8, "vpc.amazonaws.com/efa": 32}, 1),
         ({"hugepages-2Mi": "1Gi", "kubernetes.io/batch-cpu": 8000}, 1),
+        ({"smarter-devices/fuse": 1}, 1),
+        ({"github.com/fuse": "1"}, 1),
+        ({"devices.kubevirt.io/kvm": 1, "devices.kubevirt.io/tun": 1, "devices.kubevirt.io/vhost-net": 1}, 1),
+        ({"squat.ai/fuse": 4, "nvidia.com/gpu": 2}, 2),
     ],
 )
 def test_known_resources_are_counted_without_warning(limits: dict[str, Any], count: int) -> None:
@@ -125,6 +129,11 @@ def test_unknown_accelerators_start_one_process(given: dict[str, Any], why: str)
     assert found.processes == 1
     assert why in found.uncertain_because
     assert found.uncertain_because.endswith(f"so that auto starts 1 process in each worker. {REMEDY}")
+
+
+def test_known_device_files_do_not_hide_unknown_accelerators() -> None:
+    found = count_processes(spec(template=template({"smarter-devices/fuse": 1, "example.com/widget": 4})))
+    assert "how many accelerators example.com/widget means" in found.uncertain_because
 
 
 def test_devices_with_several_cores_are_uncertain() -> None:
