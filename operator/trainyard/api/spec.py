@@ -56,6 +56,11 @@ class Framework(StrEnum):
         """Whether the ranks form a process group of torch.distributed."""
         return self in {Framework.TORCH, Framework.DEEPSPEED}
 
+    @property
+    def forms_one_group(self) -> bool:
+        """Whether all ranks train as one group, which the agents observe."""
+        return self.forms_torch_group or self is Framework.JAX
+
 
 class CleanPods(StrEnum):
     """The pods that are deleted when a job has finished."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_NUMBER = 2**31
+MAX_STEP = 2**63
 
 
 class Membership(NamedTuple):
@@ -41,6 +42,8 @@ class RankRecord(NamedTuple):
     """The PID of the observed program that has started it."""
     trains: bool = False
     """Whether it has loaded a framework, and is no code on the command line: not a test, a tool or a server of the script."""
+    stopped_after: Optional[int] = None  # noqa: UP045 - Python 3.9
+    """The step after which the library told all processes to save, because one of them has to go; None: it goes on."""
 
 
 def read_record(path: Path, pid: int) -> RankRecord | None:
@@ -72,6 +75,7 @@ def _record(fields: Mapping[str, Any], pid: int) -> RankRecord:
         ),
         None if fields.get("startedBy") is None else _number(fields["startedBy"], MAX_NUMBER),
         fields.get("trains") is True,
+        None if fields.get("stoppedAfter") is None else _number(fields["stoppedAfter"], MAX_STEP),
     )
 
 

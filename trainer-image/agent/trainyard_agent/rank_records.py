@@ -107,6 +107,12 @@ class RankRecords:
         """The groups, once they are final."""
         return self._formed if self._is_over or self._clock() - self._formed_at >= UNCHANGED_SECONDS else None
 
+    @property
+    def stopped_after(self) -> int | None:
+        """The step after which JAX told the ranks to save and exit; None where it told none. It tells all the same step."""
+        steps = [each.stopped_after for each in self._records.values() if each.is_rank]
+        return max((step for step in steps if step is not None), default=None)
+
     def failed(self) -> RankRecord | None:
         """Return the rank that failed first, and whose program has not succeeded since then."""
         last: dict[tuple[int | None, str], RankRecord] = {}
