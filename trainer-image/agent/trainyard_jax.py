@@ -52,17 +52,17 @@ def watch_backend(observer: Any, module: Any) -> None:
 
 
 def watch_stop(observer: Any, module: Any) -> None:
-    """Record after which step all processes were told to save. A program that asks again goes on with its work."""
+    """Record the step after which all processes have to save. A program that asks again goes on with its work."""
     original = module.reached_preemption_sync_point
-    told = False
+    stopping = False
 
     @functools.wraps(original)
     def reached_preemption_sync_point(step_id: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal told
+        nonlocal stopping
         reached = original(step_id, *args, **kwargs)
-        if reached or told:
-            told = bool(reached)
-            quietly(lambda: observer.record(stoppedAfter=int(step_id) if told else None))
+        if reached or stopping:
+            stopping = bool(reached)
+            quietly(lambda: observer.record(stoppedAfter=int(step_id) if stopping else None))
         return reached
 
     module.reached_preemption_sync_point = reached_preemption_sync_point

@@ -43,7 +43,7 @@ class RankRecord(NamedTuple):
     trains: bool = False
     """Whether it has loaded a framework, and is no code on the command line: not a test, a tool or a server of the script."""
     stopped_after: Optional[int] = None  # noqa: UP045 - Python 3.9
-    """The step after which the library told all processes to save, because one of them has to go; None: it goes on."""
+    """The step after which all processes have to save, because one of them has to go; None: there is none, or the program goes on."""
 
 
 def read_record(path: Path, pid: int) -> RankRecord | None:

@@ -109,7 +109,7 @@ class RankRecords:
 
     @property
     def stopped_after(self) -> int | None:
-        """The step after which JAX told the ranks to save and exit; None where it told none. It tells all the same step."""
+        """The step after which ranks have to save and exit, as JAX has agreed; None where there is none. It is the same for all."""
         steps = [each.stopped_after for each in self._records.values() if each.is_rank]
         return max((step for step in steps if step is not None), default=None)
 

@@ -139,7 +139,7 @@ class Supervisor:
         return self._stop.expects(codes) or (codes <= {0, SAVED} and self._step_of_jax() is not None)
 
     def _step_of_jax(self) -> int | None:
-        """Return the step after which JAX told all ranks to save and exit."""
+        """Return the step after which all ranks have to save and exit, as JAX has agreed."""
         self._records.look(now=True)
         return self._records.stopped_after
 
