@@ -76,9 +76,7 @@ def test_stop_by_jax_is_no_success(program: Path, folder: Path, operator: FakeOp
         assert int(run.file("last2")) % 10 == 0
 
 
-def test_other_ranks_may_save_after_the_first_exit(
-    program: Path, folder: Path, operator: FakeOperator
-) -> None:
+def test_other_ranks_may_save_after_the_first_exit(program: Path, folder: Path, operator: FakeOperator) -> None:
     """The worker itself stays: another one of the group is evicted, and JAX stops all of them."""
     fake_jax(folder)
     script = STEPS.replace("step, stops = 0", "distributed = jax._src.distributed; step, stops = 0") + (
