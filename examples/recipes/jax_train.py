@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def initial() -> Parameters:
     sizes = (LENGTH, WIDTH, WIDTH, LENGTH)
     layers = [
         (random.normal(0, (2 / rows) ** 0.5, (rows, columns)).astype(np.float32), np.zeros(columns, np.float32))
-        for rows, columns in zip(sizes, sizes[1:], strict=False)
+        for rows, columns in pairwise(sizes)
     ]
     zeros = jax.tree.map(np.zeros_like, layers)
     return layers, zeros, zeros
