@@ -45,7 +45,7 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
     assert all(tested.get(package, version) == version for package, version in ours.items())
 
 
-def test_the_image_of_jax_has_all_that_jax_needs() -> None:
+def test_image_of_jax_has_all_packages() -> None:
     assert pins(OF_JAX / "requirements.txt").keys() == {"jax", "jaxlib", "ml-dtypes", "opt-einsum", "scipy"}
 
 
