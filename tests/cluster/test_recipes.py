@@ -65,6 +65,7 @@ RECIPES = (
     Recipe("large-batch", PICTURES, least=80),
     Recipe("accelerate", r"([\d.]+)% of signals", least=90, fault=Fault.KILL, more=("--steps", "600")),
     Recipe("deepspeed", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "600")),
+    Recipe("jax", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
     Recipe("lightning", r"([\d.]+)% of points", least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )

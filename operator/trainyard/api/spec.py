@@ -48,12 +48,18 @@ class Framework(StrEnum):
 
     TORCH = "torch"
     DEEPSPEED = "deepspeed"
+    JAX = "jax"
     NONE = "none"
 
     @property
     def forms_torch_group(self) -> bool:
         """Whether the ranks form a process group of torch.distributed."""
         return self in {Framework.TORCH, Framework.DEEPSPEED}
+
+    @property
+    def forms_one_group(self) -> bool:
+        """Whether all ranks train as one group, which the agents observe."""
+        return self.forms_torch_group or self is Framework.JAX
 
 
 class CleanPods(StrEnum):
@@ -83,7 +89,8 @@ class Network(Model):
 
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, else Master."""
+    worker; the cost of its endpoints grows with the square of the group. Not set: All for none,
+    and for jax on TPUs; else Master."""
 
 
 class Parallelism(Model):
@@ -237,7 +244,8 @@ class TrainingJobSpec(Model):
 
     framework: Framework = Framework.TORCH
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
-    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. none: sets only TRAINYARD_*."""
+    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. jax: `jax.distributed.initialize()` finds
+    all processes without arguments. none: sets only TRAINYARD_*."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

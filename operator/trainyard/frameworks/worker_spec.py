@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.api.spec import DnsNames, TrainingJobSpec
+from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
+from trainyard.domain.state.accelerators import TPU, requested
 from trainyard.domain.state.object_names import worker_host, worker_pod
 from trainyard.domain.state.quantity import quantity
 from trainyard.domain.state.snapshot import JobView
@@ -42,15 +43,16 @@ class Worker:
     @property
     def address(self) -> str:
         """The DNS name by which other workers reach this worker, valid within the namespace."""
-        return self._address_of(self.index)
+        return self.address_of(self.index)
 
     @property
     def master(self) -> str:
         """The address of worker 0."""
         # For some seconds a DNS name may still resolve to the previous pod.
-        return self.rendezvous or self._address_of(0)
+        return self.rendezvous or self.address_of(0)
 
-    def _address_of(self, index: int) -> str:
+    def address_of(self, index: int) -> str:
+        """Return the DNS name of a worker of the group."""
         # A single worker has no Service and thus no DNS name, unless other workers may join it later.
         alone = self.workers == 1 and not self.job.uses_torchrun_rendezvous
         return "localhost" if alone else f"{worker_host(self.job.name, index)}.{self.job.name}"
@@ -78,6 +80,10 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
     """Return which workers get a DNS name: the user's choice, or what the framework needs."""
     if spec.network.dns_names is not None:
         return spec.network.dns_names
+    if spec.framework is Framework.JAX:
+        # The hosts of a TPU slice reach each other by name.
+        has_tpus = any(requested(container, TPU) for container in spec.template["spec"]["containers"])
+        return DnsNames.ALL if has_tpus else DnsNames.MASTER
     return DnsNames.MASTER if spec.framework.forms_torch_group else DnsNames.ALL
 
 
