@@ -48,12 +48,29 @@ class Framework(StrEnum):
 
     TORCH = "torch"
     DEEPSPEED = "deepspeed"
+    XGBOOST = "xgboost"
+    LIGHTGBM = "lightgbm"
     NONE = "none"
 
     @property
     def forms_torch_group(self) -> bool:
         """Whether the ranks form a process group of torch.distributed."""
         return self in {Framework.TORCH, Framework.DEEPSPEED}
+
+    @property
+    def meets_at_worker_0(self) -> bool:
+        """Whether workers look for the address of worker 0 alone, or for none."""
+        return self.forms_torch_group or self.starts_together
+
+    @property
+    def starts_together(self) -> bool:
+        """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
+        return self in {Framework.XGBOOST, Framework.LIGHTGBM}
+
+    @property
+    def needs_addresses(self) -> bool:
+        """Whether each rank needs the IP addresses of all workers. LightGBM knows no host names."""
+        return self is Framework.LIGHTGBM
 
 
 class CleanPods(StrEnum):
@@ -136,6 +153,12 @@ class TrainingJobSpec(Model):
                     "framework cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".framework",
                     reason="FieldValueForbidden",
+                ),
+                rule(
+                    "self.framework != 'lightgbm' || self.recovery.agent != 'none'",
+                    "framework lightgbm needs the agent, which brings each worker the addresses of all; leave recovery.agent out, or set"
+                    " framework to none and bring a list of machines",
+                    fieldPath=".recovery.agent",
                 ),
                 rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
@@ -237,7 +260,8 @@ class TrainingJobSpec(Model):
 
     framework: Framework = Framework.TORCH
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
-    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. none: sets only TRAINYARD_*."""
+    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. xgboost: the address of the tracker
+    (DMLC_TRACKER_URI). lightgbm: the list of machines (LIGHTGBM_MACHINES). none: sets only TRAINYARD_*."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.frameworks import torch
+from trainyard.frameworks import boosting, torch
 from trainyard.frameworks.worker_spec import Json, Worker
 
 SETTINGS = (
@@ -49,11 +49,27 @@ class FrameworkEnvironment:
     """Variables that differ between the processes of a worker, and the number that each holds."""
 
 
+_RANKS = {
+    "RANK": RankNumber.RANK,
+    "WORLD_SIZE": RankNumber.WORLD_SIZE,
+    "LOCAL_RANK": RankNumber.LOCAL_RANK,
+    "LOCAL_WORLD_SIZE": RankNumber.LOCAL_WORLD_SIZE,
+}
+"""What programs of most frameworks look for."""
 _TORCH = FrameworkEnvironment(torch.identity_variables, torch.tuning_variables, torch.IDENTITY_VARIABLES)
 FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
     Framework.TORCH: _TORCH,
     # The agent starts the ranks of its launcher.
     Framework.DEEPSPEED: _TORCH,
+    Framework.XGBOOST: FrameworkEnvironment(
+        boosting.xgboost_variables,
+        boosting.tuning_variables,
+        boosting.XGBOOST_RESERVED,
+        {**_RANKS, "DMLC_TASK_ID": RankNumber.RANK, "DMLC_NUM_WORKER": RankNumber.WORLD_SIZE},
+    ),
+    Framework.LIGHTGBM: FrameworkEnvironment(
+        boosting.lightgbm_variables, boosting.tuning_variables, boosting.LIGHTGBM_RESERVED, _RANKS
+    ),
     Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }
 
