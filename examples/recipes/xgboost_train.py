@@ -35,7 +35,7 @@ def tracker() -> RabitTracker | None:
     if RANK != 0 or WORLD_SIZE == 1:
         return None
     port = int(os.environ["DMLC_TRACKER_PORT"])
-    started = RabitTracker(n_workers=WORLD_SIZE, host_ip="0.0.0.0", port=port, sortby="task")
+    started = RabitTracker(n_workers=WORLD_SIZE, host_ip="0.0.0.0", port=port, sortby="task")  # noqa: S104 - its peers are on other machines
     started.start()
     return started
 
@@ -74,7 +74,7 @@ class Checkpoints(xgboost.callback.TrainingCallback):
         """Return the model of the last round that was saved."""
         return max(self.folder.glob("round-*.ubj"), default=None)
 
-    def after_iteration(self, model: xgboost.Booster, epoch: int, evals_log: dict[str, dict[str, list[float]]]) -> bool:
+    def after_iteration(self, model: xgboost.Booster, epoch: int, evals_log: dict[str, dict[str, list[float]]]) -> bool:  # noqa: ARG002 - the name is XGBoost's
         """Save, and say how well it goes. Returns False: training goes on."""
         rounds = model.num_boosted_rounds()
         time.sleep(self.pause)

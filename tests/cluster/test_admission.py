@@ -51,6 +51,10 @@ def named(name: str) -> Callable[[Json], None]:
         (spec(recovery={"maxRestarts": -1}), ["spec.recovery.maxRestarts"]),
         (spec(recovery={"agent": "always"}), ["spec.recovery.agent", "auto", "none"]),
         (
+            spec(framework="lightgbm", recovery={"agent": "none"}),
+            ["spec.recovery.agent", "needs the agent", "leave recovery.agent out"],
+        ),
+        (
             spec(recovery={"windowSeconds": 3600, "maxRestarts": 5000}),
             ["spec.recovery.maxRestarts", "greater than 1000"],
         ),

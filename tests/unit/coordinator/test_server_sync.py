@@ -102,7 +102,7 @@ async def test_address_of_another_attempt_does_not_count(coordinator: RunningCoo
     await asyncio.sleep(0.05)
     assert not waits.done(), "worker 2 has a new pod"
     new = replace(coordinator.scene.pods[2], uid="pod-2-2", attempt=2)
-    coordinator.scene = replace(coordinator.scene, pods=[*coordinator.scene.pods, new])
+    coordinator.scene = replace(coordinator.scene, pods=(*coordinator.scene.pods, new))
     coordinator.place("10.0.0.7", "10.0.0.8", "10.0.0.9", "10.0.0.10")
     decide(coordinator)
     _, word = await waits

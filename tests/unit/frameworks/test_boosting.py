@@ -1,6 +1,7 @@
 """The variables of XGBoost and LightGBM."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ def test_two_attempts_in_a_row_share_no_port() -> None:
             machine_port(worker(framework="lightgbm", processesPerReplica=8, attempt=n, pod=pod)) for n in range(1, 900)
         ]
         ports = [set(range(port, port + 8)) for port in first]
-        assert all(one.isdisjoint(other) for one, other in zip(ports, ports[1:], strict=False))
+        assert all(one.isdisjoint(other) for one, other in pairwise(ports))
         assert max(map(max, ports)) < 32768, "ports from there on are for outgoing connections"
 
 

@@ -29,7 +29,7 @@ PEER_LOST = (
 """What gloo, NCCL, the store and torchrun print in a rank that lost another rank."""
 XGBOOST_ERROR = "XGBoostError"
 XGBOOST_PEER_LOST = re.compile(
-    r"The other end is likely closed|Failed to connect to the tracker|(?:Allreduce|Allgather|Broadcast)\w* failed"
+    r"The other end is likely closed|Failed to connect to the tracker|(?:Allreduce|Allgather|Broadcast) failed"
 )
 """What the details of its exception say in a rank that lost another rank, or the tracker, which is in the process of rank 0."""
 OWN_FAULT = re.compile(
