@@ -45,7 +45,7 @@ def communicator() -> AbstractContextManager[object]:
     if WORLD_SIZE == 1:
         return nullcontext()
     if RANK > 0:
-        # The tracker starts at this moment. Whoever is too early tries again after six seconds.
+        # The tracker starts at this moment. A process that is too early tries again after six seconds.
         time.sleep(1)
     return collective.CommunicatorContext(
         dmlc_communicator="rabit",

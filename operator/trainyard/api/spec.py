@@ -156,8 +156,7 @@ class TrainingJobSpec(Model):
                 ),
                 rule(
                     "self.framework != 'lightgbm' || self.recovery.agent != 'none'",
-                    "framework lightgbm needs the agent, which brings each worker the addresses of all; leave recovery.agent out, or set"
-                    " framework to none and bring a list of machines",
+                    "framework lightgbm needs the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
                 ),
                 rule(
@@ -260,8 +259,8 @@ class TrainingJobSpec(Model):
 
     framework: Framework = Framework.TORCH
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
-    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. xgboost: the address of the tracker
-    (DMLC_TRACKER_URI). lightgbm: the list of machines (LIGHTGBM_MACHINES). none: sets only TRAINYARD_*."""
+    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. With xgboost, ranks get the
+    address of the tracker. With lightgbm, they get the list of machines. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""
