@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.frameworks import jax, torch
+from trainyard.frameworks import boosting, jax, torch
 from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -40,6 +40,13 @@ class FrameworkEnvironment:
     """Identity variables of one container, by the accelerators that it requests."""
 
 
+_RANKS = {
+    "RANK": RankNumber.RANK,
+    "WORLD_SIZE": RankNumber.WORLD_SIZE,
+    "LOCAL_RANK": RankNumber.LOCAL_RANK,
+    "LOCAL_WORLD_SIZE": RankNumber.LOCAL_WORLD_SIZE,
+}
+"""What programs of most frameworks look for."""
 _TORCH = FrameworkEnvironment(torch.identity_variables, torch.tuning_variables, torch.IDENTITY_VARIABLES)
 FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
     Framework.TORCH: _TORCH,
@@ -47,6 +54,15 @@ FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
     Framework.DEEPSPEED: _TORCH,
     Framework.JAX: FrameworkEnvironment(
         jax.identity_variables, jax.tuning_variables, jax.IDENTITY_VARIABLES, jax.RANKS, jax.device_variables
+    ),
+    Framework.XGBOOST: FrameworkEnvironment(
+        boosting.xgboost_variables,
+        boosting.tuning_variables,
+        boosting.XGBOOST_RESERVED,
+        {**_RANKS, "DMLC_TASK_ID": RankNumber.RANK, "DMLC_NUM_WORKER": RankNumber.WORLD_SIZE},
+    ),
+    Framework.LIGHTGBM: FrameworkEnvironment(
+        boosting.lightgbm_variables, boosting.tuning_variables, boosting.LIGHTGBM_RESERVED, _RANKS
     ),
     Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }

@@ -1,6 +1,6 @@
 """A worker of an attempt, and what follows for it from the job's template."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ class Worker:
     """The size of its group. `spec.replicas` is what the user requests, which may be another number."""
     rendezvous: str | None = None
     """The address of worker 0, where not all workers started with this attempt."""
+    addresses: Sequence[str] = ()
+    """The IP addresses of all workers, by index; empty where the framework needs none, and before all of them run."""
 
     @property
     def spec(self) -> TrainingJobSpec:
@@ -84,12 +86,18 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
         # The hosts of a TPU slice reach each other by name.
         has_tpus = any(requested(container, TPU) for container in spec.template["spec"]["containers"])
         return DnsNames.ALL if has_tpus else DnsNames.MASTER
-    return DnsNames.MASTER if spec.framework.forms_torch_group else DnsNames.ALL
+    return DnsNames.MASTER if spec.framework.meets_at_worker_0 else DnsNames.ALL
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:
     """Return the command of a container with its arguments, as far as the template has them and not the image."""
     return [*(container.get("command") or ()), *(container.get("args") or ())]
+
+
+def threads_for_each(worker: Worker, container: Mapping[str, Any]) -> int | None:
+    """Return the threads that fit each process of the container; None where neither it nor the pod says how many CPUs it has."""
+    available = cpus(container) or cpus(worker.spec.template["spec"])
+    return None if available is None else max(1, available // worker.job.processes)
 
 
 def cpus(requester: Mapping[str, Any]) -> int | None:

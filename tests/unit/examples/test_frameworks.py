@@ -28,7 +28,8 @@ def test_it_needs_its_framework_and_its_arrays_alone(name: str) -> None:
     assert framework in whole | parts
     # The Trainer is made of Accelerate, and asks for it.
     needed = {framework, "torch", *({"accelerate"} if framework == "transformers" else ())}
-    needed = {"jax", "numpy"} if framework == "jax" else needed
+    if framework in {"jax", "lightgbm", "xgboost"}:
+        needed = {framework, "numpy"}
     assert whole | parts <= {*needed, *sys.stdlib_module_names}
 
 
@@ -39,9 +40,10 @@ def test_it_is_short(name: str) -> None:
 
 def test_the_image_has_the_versions_that_are_tested() -> None:
     ours, tested = pins(FOLDER / "requirements.txt"), pins(ROOT / "tests/library/requirements.txt")
-    assert {"accelerate", "deepspeed", "lightning", "transformers"} <= ours.keys()
-    # DeepSpeed is tested on the cluster alone.
-    assert ours.keys() - tested.keys() == {"deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo"}
+    assert {"accelerate", "deepspeed", "lightgbm", "lightning", "transformers", "xgboost-cpu"} <= ours.keys()
+    # These are tested on the cluster alone.
+    of_deepspeed = {"deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo"}
+    assert ours.keys() - tested.keys() == {*of_deepspeed, "lightgbm", "xgboost-cpu"}
     assert all(tested.get(package, version) == version for package, version in ours.items())
 
 
