@@ -102,6 +102,15 @@ def test_exception_before_a_signal_counts_at_the_end(code: int, output: str, fir
     assert output.strip()[-20:] in text or code in {1, 139}
 
 
+JAX_ABORTED = """\
+E1126 06:00:00.000000 7 coordination_service_agent.cc:446] Polled an error: UNAVAILABLE: the task 1 has died
+F1126 06:00:00.000001 7 client.h:86] Terminating process because the JAX distributed service detected fatal errors. \
+This most likely indicates that another task died; see the other task logs for more details.
+*** Check failure stack trace: ***
+    @     0x7f0000000000  absl::LogMessageFatal
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "output", "victim"),
     [
@@ -121,6 +130,9 @@ def test_exception_before_a_signal_counts_at_the_end(code: int, output: str, fir
         (1, XGBOOST.format("Failed to connect to the tracker", "Connection refused"), True),
         (1, XGBOOST.format("Ring Allreduce failed", "Connection reset by peer"), True),
         (1, XGBOOST.format("label and prediction size not match", ""), False),
+        (134, JAX_ABORTED, True),
+        (1, JAX_ABORTED, False),
+        (134, "F1126 06:00:00 7 pjrt.cc:1] Check failed: device is gone\nAborted\n", False),
         (137, PEER, True),
         (137, f"{PEER}trying again\n", False),
         (92, "", True),
