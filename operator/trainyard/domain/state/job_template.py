@@ -22,11 +22,14 @@ OF_ATTEMPT = r"TRAINYARD_ATTEMPT|TRAINYARD_PREVIOUS_WORLD_SIZE|(?:PET_)?MASTER_(
 """Variables that have another value in each attempt."""
 OF_SIZE = r"TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES|PET_LOCAL_ADDR"
 """Variables that have another value in a group of another size."""
-FIELDS_OF_ATTEMPT, FIELDS_OF_SIZE = re.escape(LABEL_ATTEMPT), re.escape(ANNOTATION_WORKERS)
-"""The label and the annotation of the same meaning, which the downward API can read."""
+ALL_LABELS, ALL_ANNOTATIONS = "metadata.labels", "metadata.annotations"
+"""Field paths of the downward API's volumes: one file with all of them."""
+FIELDS_OF_ATTEMPT = rf"{re.escape(LABEL_ATTEMPT)}|\A{re.escape(ALL_LABELS)}\Z"
+FIELDS_OF_SIZE = rf"{re.escape(ANNOTATION_WORKERS)}|\A{re.escape(ALL_ANNOTATIONS)}\Z"
+"""The label and the annotation of the same meaning, which the downward API can read. A pod keeps both for its whole life."""
 NEW_IN_EACH_ATTEMPT = frozenset({"command", "args", "env"})
 """Fields of the main container whose variables the agent renews. What the kubelet has expanded in them stays."""
-IN_ALL_NAMES = ("TRAINYARD_", "MASTER_", "PET_", "WORLD_SIZE", f"{GROUP}/")
+IN_ALL_NAMES = ("TRAINYARD_", "MASTER_", "PET_", "WORLD_SIZE", f"{GROUP}/", ALL_LABELS, ALL_ANNOTATIONS)
 """Each of the names has one of these."""
 
 
