@@ -281,3 +281,16 @@ def test_job_without_agents_does_not_wait() -> None:
     fresh = replace(job(1).running(), agents={}, coordinator_up_since=ago(1))
     assert act(fresh.with_spec(lifecycle={"suspend": True})).status.suspended
     assert act(fresh.deleted(0)).status.attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "counted"),
+    [pytest.param(90, False, id="as requested"), pytest.param(1, True, id="an error instead")],
+)
+def test_only_the_requested_exit_ignores_rules(code: int, *, counted: bool) -> None:
+    rules = {"rules": [{"action": "Restart", "exitCodes": [1, 90]}]}
+    ends = ABLE.with_spec(recovery=rules).with_status(coordinated_stop=KNOWN)
+    for index in range(3):
+        ends = ends.reported_failed(index, exit_code=code, seconds_ago=10)
+    restarts = act(ends).status.restarts
+    assert (restarts.failures, restarts.disruptions) == ((1, 0) if counted else (0, 1))
