@@ -34,5 +34,8 @@ async def test_expired_or_unheld_lease_is_not_released(api: FakeApi, timers: Fak
         timers.advance(LeaseTiming().renew_deadline)
         with api.no_calls():
             await first.elector.release()
+        standby = vote.join("standby")
+        await vote.rest()
+        standby.kill()
         with api.no_calls():
-            await LeaderElector(first.elector.client, "second", clock=lambda: 0.0).release()
+            await standby.elector.release()

@@ -192,9 +192,9 @@ def test_giving_up_waiting_is_not_counted_again() -> None:
     [
         RUNS.disconnected(1, seconds_ago=2).rejected(1),
         RUNS.disconnected(1, seconds_ago=2).disrupted(1),
-        RUNS.disconnected(1, seconds_ago=2).failed(1),
+        RUNS.disconnected(1, seconds_ago=2).failed(1).pod(1, phase="Running", ended=False),
     ],
-    ids=["ended", "disrupted", "exited"],
+    ids=["ended", "disrupted", "exited beside a sidecar"],
 )
 def test_known_outcome_of_a_silent_worker_is_final(scene: Scene) -> None:
     assert act(scene).status.attempt == 2

@@ -13,6 +13,8 @@ from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
+from trainyard.domain.recovery.failure_policy import apply_failure_policy
+from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.worker_views import AgentView
 from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 
@@ -284,13 +286,17 @@ def test_job_without_agents_does_not_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "counted"),
-    [pytest.param(90, False, id="as requested"), pytest.param(1, True, id="an error instead")],
+    ("stop", "code", "failures"),
+    [
+        pytest.param(KNOWN, 90, 0, id="as requested"),
+        pytest.param(KNOWN, 1, 1, id="an error instead"),
+        pytest.param(ASKED, 90, 1, id="no step was named"),
+        pytest.param(None, 90, 1, id="no stop"),
+    ],
 )
-def test_only_the_requested_exit_ignores_rules(code: int, *, counted: bool) -> None:
+def test_only_the_requested_exit_ignores_rules(stop: CoordinatedStop | None, code: int, failures: int) -> None:
     rules = {"rules": [{"action": "Restart", "exitCodes": [1, 90]}]}
-    ends = ABLE.with_spec(recovery=rules).with_status(coordinated_stop=KNOWN)
-    for index in range(3):
-        ends = ends.reported_failed(index, exit_code=code, seconds_ago=10)
-    restarts = act(ends).status.restarts
-    assert (restarts.failures, restarts.disruptions) == ((1, 0) if counted else (0, 1))
+    scene = ABLE.with_spec(recovery=rules).with_status(coordinated_stop=stop).failed(1, exit_code=code)
+    cause = Cause(Reason.WORKER_FAILED, 1, scene.pods[1], NOW)
+    decided = apply_failure_policy(cause, scene.snapshot, NOW)
+    assert decided.changes["restarts"].failures == failures
