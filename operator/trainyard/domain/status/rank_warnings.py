@@ -74,7 +74,7 @@ def _split_group(snapshot: Snapshot, now: datetime) -> ConditionUpdate | None:
         if sizes == {expected}:
             return Clear(C.GROUP_SPLIT, Reason.GROUP_FORMED, f"the ranks formed one group of {expected}")
         return _one_process_each(snapshot, formed) if formed else _one_program_each(snapshot, now)
-    size = formed[0].size
+    (size,) = sizes
     message = (
         f"{leaders} groups of {counted(size, 'rank')} train beside each other; expected was one group of {expected} ranks"
         f" (replicas x processesPerReplica: {workers} x {each}); {_advice(job, formed, workers)};"

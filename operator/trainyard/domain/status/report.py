@@ -263,10 +263,9 @@ def _unwell(pods: tuple[PodView, ...]) -> list[WorkerStatus]:
 def _unwell_worker(pod: PodView) -> WorkerStatus | None:
     seen = pod.state
     why = pod.issue or pod.disruption
-    if seen is State.FAILED and pod.exit:
-        return WorkerStatus(
-            name=pod.name, node=pod.node, state=seen, reason=pod.exit.reason, message=f"exit code {pod.exit.code}"
-        )
+    if failed := pod.exit if seen is State.FAILED else None:
+        message = f"exit code {failed.code}"
+        return WorkerStatus(name=pod.name, node=pod.node, state=seen, reason=failed.reason, message=message)
     if why is None or seen in {State.RUNNING, State.SUCCEEDED}:
         return None
     return WorkerStatus(name=pod.name, node=pod.node, state=seen, reason=why.reason, message=why.message[:1024])
