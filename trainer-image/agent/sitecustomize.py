@@ -23,7 +23,7 @@ FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROC
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
 LIBRARIES = ("trainyard_agent.report", "trainyard_torch")
 FRAMEWORKS = ("torch", "jax", "tensorflow", "paddle", "mindspore")
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID")
 IDENTITY_VARIABLES = (*RANK_VARIABLES, "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 """A launcher gives its ranks other values of these than it has itself. A helper of a rank inherits them all."""
 JAX_MODULES = ("jax._src.distributed", "jax._src.xla_bridge", "jax.experimental.multihost_utils")
