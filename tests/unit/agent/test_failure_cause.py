@@ -86,7 +86,6 @@ def cause(output: str, code: int = 1) -> str:
         ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub', port=443)", ""),
         ("huggingface_hub.errors.HfHubHTTPError: 503 Server Error", ""),
         ("ValueError: cannot connect to the tracking server", ""),
-        ("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)", ""),
         ("MyOwnError: who knows", ""),
     ],
 )
