@@ -34,7 +34,10 @@ def searching(*domains: str) -> dict[str, Any]:
         ({"dnsPolicy": "ClusterFirst", "hostNetwork": True}, "dnsPolicy ClusterFirst with hostNetwork does not"),
         ({"dnsPolicy": "Default"}, "dnsPolicy Default does not"),
         ({"dnsPolicy": "Default", "dnsConfig": SVC}, ""),
-        ({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["8.8.8.8"]}}, "dnsPolicy None without ns.svc.cluster.local"),
+        (
+            {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["8.8.8.8"]}},
+            "dnsPolicy None without ns.svc.cluster.local",
+        ),
         ({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["10.96.0.10"]}}, "dnsPolicy None without ns.svc."),
         ({"dnsPolicy": "None", "dnsConfig": searching("other.svc.cluster.local")}, "dnsPolicy None without ns.svc."),
         ({"dnsPolicy": "None", "dnsConfig": searching("svc.cluster.local")}, "dnsPolicy None without ns.svc."),
