@@ -93,6 +93,6 @@ def test_value_of_size_excludes_a_resize_in_place(name: str) -> None:
     assert (has_fixed_values(made.spec), made.job.pods_fit_other_sizes) == (False, False)
 
 
-def test_volume_of_all_annotations_excludes_a_resize_in_place() -> None:
+def test_volume_of_annotations_excludes_resize_in_place() -> None:
     made = job(2, template=template(volumes=[pod_fields("metadata.annotations")]))
     assert (has_fixed_values(made.spec), made.job.pods_fit_other_sizes) == (False, False)
