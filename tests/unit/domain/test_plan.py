@@ -55,7 +55,7 @@ def test_complete_group_is_reported_once() -> None:
     assert (second.actions, second.events) == ([], [])
 
 
-def test_group_of_kept_pods_is_not_reported_as_created() -> None:
+def test_group_of_kept_pods_has_no_event() -> None:
     begun = {"attempt": 2, "launched_attempt": 1, "attempt_start_time": NOW}
     kept = job(3, template=SUPERVISED).running().with_agents()
     kept = kept.with_status(**begun, group=Group(created_in_attempt=1, size=3))

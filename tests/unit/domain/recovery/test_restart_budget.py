@@ -25,7 +25,7 @@ ISSUE = {"issue": PodIssue("UnexpectedAdmissionError", "no device")}
         pytest.param(Reason.ADMISSION_REJECTED, {}, ("AdmissionRejected", ""), id="nothing else is known"),
     ],
 )
-def test_last_failure_has_most_telling_reason(reason: Reason, known: dict[str, Any], stored: tuple[str, str]) -> None:
+def test_last_failure_prefers_the_exit(reason: Reason, known: dict[str, Any], stored: tuple[str, str]) -> None:
     cause = Cause(reason, 1, worker(1, **known), NOW, counted_by_rule=True)
     failure = count_end(job(3).running().job, cause, NOW).last_failure
     assert failure is not None

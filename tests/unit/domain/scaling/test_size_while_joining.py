@@ -26,6 +26,11 @@ def test_only_launched_group_waits_for_joining_workers(stored: dict[str, Any], d
     assert decide_size(scene.snapshot, NOW).desired == desired
 
 
+def test_allowed_size_is_no_limit_while_others_join() -> None:
+    size = decide_size(elastic_running(3).with_spec(replicas=6).snapshot, NOW)
+    assert (size.desired, size.allowed, size.limited_because) == (3, 6, "")
+
+
 @pytest.mark.parametrize(("first", "target"), [(5, 5), (3, 6)])
 def test_fewer_workers_are_requested_if_more_than_now(first: int, target: int) -> None:
     joining = Joining(current_size=3, target_size=first, attempt=1, requested_size=6)
