@@ -7,6 +7,7 @@ unobserved.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -36,7 +37,12 @@ def watch_group(observer: Any, module: Any) -> None:
 
 
 def watch_backend(observer: Any, module: Any) -> None:
-    """Record a process that computes without a group: no other can join it any more."""
+    """Record a process that computes without a group: no other can join it any more.
+
+    Only in a group of JAX. The ranks of another framework may use JAX for their data, each by itself.
+    """
+    if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
+        return
     original = module.backends
 
     @functools.wraps(original)
