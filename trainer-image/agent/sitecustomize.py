@@ -230,6 +230,8 @@ class Finder:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        self._finding: set[str] = set()
+        """The modules that the other finders are asked for. Some of them ask all finders in turn, as a second one of these does."""
         self._watched: dict[str, Callable[[Observer, Any], None]] = {
             "torch.distributed.distributed_c10d": watch_torch,
             "accelerate.state": watch_accelerate,
@@ -239,10 +241,13 @@ class Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the module's spec, whose loader also watches it."""
         watch = self._watched.get(name)
-        if watch is None:
+        if watch is None or name in self._finding:
             return None
-        finders = [finder for finder in sys.meta_path if finder is not self]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+        self._finding.add(name)
+        try:
+            spec = next(filter(None, (finder.find_spec(name, path, target) for finder in [*sys.meta_path])), None)
+        finally:
+            self._finding.discard(name)
         load = getattr(spec and spec.loader, "exec_module", None)
         if load is None:
             return spec

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,14 @@ def test_exits_are_those_of_python(tmp_path: Path, script: str, code: int) -> No
         check=False,
     )
     assert (made.returncode, made.stderr) == (code, b"")
+
+
+def test_two_copies_do_not_ask_each_other_for_ever(tmp_path: Path) -> None:
+    """A user's path has the agent's source, or that of another release."""
+    copy = shutil.copytree(AGENT_SOURCE, tmp_path / "copy")
+    fake_torch(tmp_path / "installed")
+    path = os.pathsep.join(map(str, (AGENT_SOURCE, copy, tmp_path / "installed")))
+    assert record_of(tmp_path, "import torch.distributed", PYTHONPATH=path)["code"] == 0
 
 
 def test_traceback_is_recorded(tmp_path: Path) -> None:
