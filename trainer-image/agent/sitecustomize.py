@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROCESS"
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
+OLD_NAMES = {
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "TORCH_FR_DUMP_TEMP_FILE",
+}
+"""torch 2.9 has renamed these settings, and warns of the old names. The agent sets both names, since it does not know the release."""
 LIBRARIES = ("trainyard_agent.report", "trainyard_torch")
 FRAMEWORKS = ("torch", "jax", "tensorflow", "paddle", "mindspore")
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID")
@@ -194,6 +199,7 @@ def watch_torch(observer: Observer, module: Any) -> None:
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        quietly(drop_old_names)
         # Before the call, which may fail: two programs that use one port, for example.
         if kwargs.get("rank", -1) >= 0 and kwargs.get("world_size", -1) > 0:
             quietly(lambda: observer.record_group(kwargs["rank"], kwargs["world_size"], formed=False))
@@ -202,6 +208,14 @@ def watch_torch(observer: Observer, module: Any) -> None:
         return made
 
     module.init_process_group = init_process_group
+
+
+def drop_old_names() -> None:
+    """Remove the old name of a setting that has the same value under its new name, where torch knows that one."""
+    release = tuple(map(int, sys.modules["torch"].__version__.split(".")[:2]))
+    for old, new in OLD_NAMES.items():
+        if release >= (2, 9) and old in os.environ and os.environ[old] == os.environ.get(new):
+            del os.environ[old]
 
 
 def watch_accelerate(observer: Observer, module: Any) -> None:

@@ -18,8 +18,8 @@ from typing import TextIO
 
 ROOT = Path(__file__).parents[3]
 IMPORTED = ("trainer-image/library", "trainer-image/agent", ".")
-LIMITS = {"steps": 60, "ends": 60, "memory": 60, "checkpoints": 100, "restarts": 90, "compiling": 100}
-"""The parts, in order of worth, and the most seconds for each."""
+LIMITS = {"steps": 90, "ends": 120, "memory": 90, "checkpoints": 240, "restarts": 240, "compiling": 240}
+"""The parts, and the most seconds for each."""
 MARK = "TRAINYARD_GPU_BENCHMARK"
 
 
@@ -36,6 +36,9 @@ def main() -> int:
     failed = []
     with options.output.open("w") as output:
         for part in options.parts.split(","):
+            if part == "restarts" and options.certificates is None:
+                print("restarts: skipped, since it needs --certificates", flush=True)  # noqa: T201
+                continue
             words = [str(options.certificates)] if part == "restarts" else []
             began = time.monotonic()
             code = _run([sys.executable, "-m", f"dev.benchmarks.gpu.{part}", *words], environment, LIMITS[part], output)

@@ -24,13 +24,13 @@ from trainyard_torch import CheckpointPolicy, Checkpoints, SaveInterval, Tier, T
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-WIDTH, LAYERS = 1536, 16
-TURNS, IDLE_STEPS = 3, 60
+WIDTH, LAYERS = 1024, 16
+TURNS, IDLE_STEPS = 2, 60
 GB = 1e9
 
 
 class Measured:
-    """A training of half a billion parameters, which is saved in several ways."""
+    """A training of a quarter of a billion parameters, which is saved in several ways."""
 
     def __init__(self, training: Training, folder: Path, memory: Path) -> None:
         self._folder = folder
@@ -73,7 +73,9 @@ class Measured:
                 steps = []
                 while not done():
                     steps.append(self._step())
-                found[name].append((stall, time.perf_counter() - began, steps))
+                took = time.perf_counter() - began
+                found[name].append((stall, took, steps))
+                emit("save turn", system=name, turn=turn, stall_s=stall, done_s=took, steps=len(steps))
         for name, each in found.items():
             first, counted = each[0], each[1:]
             steps = sorted(step for turn in counted for step in turn[2])

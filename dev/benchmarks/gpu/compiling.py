@@ -51,7 +51,7 @@ def formats() -> None:
             emit("compile", system=name, compiled=compiled, **figures)
             del model
             torch.cuda.empty_cache()
-            torch._dynamo.reset()  # noqa: SLF001 - the next model compiles anew
+            torch._dynamo.reset()  # noqa: SLF001 - the next model compiles again
 
 
 def bits(*, deterministic: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -35,6 +36,39 @@ with start() as training:
     torch.cuda._sleep(200_000_000_000)
     print(time.time(), flush=True)
     raise ValueError("lost")
+"""
+STARTS = """
+import time
+marks = {}
+def mark(name): marks[name] = time.time()
+import torch, torch.distributed as dist
+mark("import_torch")
+import trainyard_torch as ty
+ty.start, ty.replicate
+mark("import_library")
+torch.cuda.set_device(0)
+torch.ones(1, device="cuda")
+torch.cuda.synchronize()
+mark("context")
+with ty.start(seed=1) as training:
+    mark("start")
+    model = ty.replicate(torch.nn.Linear(2048, 2048).to(training.device), training.mesh)
+    torch.cuda.synchronize()
+    mark("replicate")
+    sent = torch.ones(1)
+    dist.all_reduce(sent)
+    mark("first_gloo")
+    sent = torch.ones(1, device="cuda")
+    dist.all_reduce(sent)
+    torch.cuda.synchronize()
+    mark("first_nccl")
+    model(torch.ones(8, 2048, device="cuda")).square().mean().backward()
+    torch.cuda.synchronize()
+    mark("first_step")
+mark("end")
+import json
+print()
+print(json.dumps(marks), flush=True)
 """
 RECORDS = """
 import os, time, torch, torch.distributed as dist
@@ -89,40 +123,70 @@ def exception() -> None:
 
 
 def records() -> None:
-    """Ask NCCL's flight recorder for its file as the agent does, and look for NCCL's output in the standard error."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        variables = {
-            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{folder}/",
-            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{folder}/rank_",
-            "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank_",
-            "TORCH_FR_BUFFER_SIZE": "2000",
-            "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-            "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "INIT,NET",
-            "NCCL_DEBUG_FILE": "/dev/stderr",
-        }
-        rank = started(RECORDS, **variables)
-        pipe, file = folder / "0.pipe", folder / "rank_0"
-        pipes = sorted(each.name for each in folder.iterdir())
-        began, asked = time.monotonic(), pipe.exists()
-        if asked:
-            descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-            os.write(descriptor, b"1\n")
-            os.close(descriptor)
-        while asked and time.monotonic() - began < 10 and not (file.exists() and file.read_bytes()[-1:] == b"."):
-            time.sleep(0.01)
-        took = time.monotonic() - began
-        rank.kill()
-        errors = rank.communicate()[1]
-        written = file.stat().st_size if file.exists() else 0
-        lines = [line for line in errors.splitlines() if "NCCL INFO" in line]
-        emit("flight recorder", pipes=pipes, seconds=took, bytes=written, nccl_lines=len(lines), sample=lines[:3])
+    """Ask NCCL's flight recorder for its file as the agent does, twice, and look for NCCL's output in the standard error."""
+    variants = {
+        "usual": {},
+        "no stacks": {"TORCH_INCLUDE_STACK_TRACE": "0"},
+        "check often": {"TORCH_NCCL_COORD_CHECK_MILSEC": "100"},
+    }
+    for name, more in variants.items():
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            variables = {
+                "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{folder}/",
+                "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank_",
+                "TORCH_FR_BUFFER_SIZE": "2000",
+                "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+                "NCCL_DEBUG": "INFO",
+                "NCCL_DEBUG_SUBSYS": "INIT,NET",
+                "NCCL_DEBUG_FILE": "/dev/stderr",
+            }
+            rank = started(RECORDS, **variables, **more)
+            pipes = sorted(each.name for each in folder.iterdir())
+            seconds = [_asked(folder / "0.pipe", folder / "rank_0") for _ in range(3)]
+            rank.kill()
+            errors = rank.communicate()[1]
+            lines = [line for line in errors.splitlines() if "NCCL INFO" in line]
+            warnings = [line[-160:] for line in errors.splitlines() if "deprecated" in line]
+            size = (folder / "rank_0").stat().st_size if (folder / "rank_0").exists() else 0
+            emit(
+                "flight recorder",
+                system=name,
+                pipes=pipes,
+                seconds=seconds,
+                bytes=size,
+                nccl_lines=len(lines),
+                warnings=warnings,
+            )
+
+
+def _asked(pipe: Path, file: Path) -> float:
+    """Ask for the file once, and return the seconds until it is whole; 15 if it is not by then."""
+    file.unlink(missing_ok=True)
+    began = time.monotonic()
+    descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    os.write(descriptor, b"1\n")
+    os.close(descriptor)
+    while time.monotonic() - began < 15 and not (file.exists() and file.read_bytes()[-1:] == b"."):
+        time.sleep(0.01)
+    return round(time.monotonic() - began, 2)
+
+
+def start_up() -> None:
+    """Print the seconds of each part of a start, from the begin of the process on."""
+    for _ in range(2):
+        began = time.time()
+        with started(STARTS) as rank:
+            output = rank.communicate(timeout=60)[0]
+        marks = json.loads(output.splitlines()[-1])
+        times = [began, *marks.values()]
+        parts = {name: end - start for name, start, end in zip(marks, times, times[1:], strict=False)}
+        emit("start", **parts)
 
 
 def main() -> int:
     """Measure all."""
-    for part in (records, exception, signals):
+    for part in (start_up, exception, signals, records):
         part()
     return 0
 

@@ -5,7 +5,6 @@ CERTIFICATES: a folder with `ca.crt`, `tls.crt` and `tls.key` for localhost (`de
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -15,13 +14,17 @@ import tempfile
 import threading
 import time
 import zipapp
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dev.benchmarks.gpu.model import emit
 from tests.library.support.programs import free_port
 from tests.unit.agent.fake_operator import FakeOperator, credentials, serve_operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
 IMPORTS = {"torch": "", "transformers": "import transformers, accelerate\n"}
@@ -43,6 +46,9 @@ with ty.start(seed=1) as training:
         model(torch.ones(8, 2048, device=training.device)).square().mean().backward()
         optimizer.step()
         training.progress(number)
+        if number == 20 and os.environ.get("HANGS_IN") == os.environ["TRAINYARD_ATTEMPT"]:
+            torch.cuda._sleep(10**13)
+            torch.cuda.synchronize()
         if number == 1:
             wait()
             marks["step"] = time.time()
@@ -56,8 +62,10 @@ with ty.start(seed=1) as training:
 class Run:
     """One agent with one rank, and the operator that it polls."""
 
-    def __init__(self, agent: Path, folder: Path, operator: FakeOperator, imports: str, *, warm: bool) -> None:
-        self._folder, self._operator = folder, operator
+    def __init__(
+        self, agent: Path, folder: Path, operator: FakeOperator, imports: str, *, warm: bool, **more: str
+    ) -> None:
+        self._folder, self.operator = folder, operator
         (folder / "train.py").write_text(PROGRAM.format(imports=imports))
         variables = {
             "TRAINYARD_REPLICA_INDEX": "0",
@@ -80,7 +88,7 @@ class Run:
         self.process = subprocess.Popen(
             [sys.executable, str(agent), "--", sys.executable, "train.py"],
             cwd=folder,
-            env={**environment, **variables, **credentials(folder, operator.port)},
+            env={**environment, **variables, **credentials(folder, operator.port), **more},
             stdin=subprocess.DEVNULL,  # with an input of its own, no rank starts warm
             stderr=subprocess.PIPE,
             text=True,
@@ -104,8 +112,8 @@ class Run:
         time.sleep(0.5)
         began = time.time()
         os.kill(pid, signal_number)
-        self._operator.wait_for("failed", attempt)
-        self._operator.order(attempt + 1, run=True, MASTER_PORT=str(free_port()))
+        self.operator.wait_for("failed", attempt)
+        self.operator.order(attempt + 1, run=True, MASTER_PORT=str(free_port()))
         marks = dict(each.split("=") for each in self.file(attempt + 1).split()[1:])
         times = [began, *(float(marks[name]) for name in ("import", "connect", "step"))]
         return {
@@ -124,8 +132,8 @@ class Run:
 
     def close(self) -> None:
         """End the agent and its rank."""
-        self._operator.fixed_answer = 410, {"reason": "Over", "message": "the job has ended"}
-        self._operator.order(99, run=False)
+        self.operator.fixed_answer = 410, {"reason": "Over", "message": "the job has ended"}
+        self.operator.order(99, run=False)
         try:
             self.process.wait(5)
         except subprocess.TimeoutExpired:
@@ -137,25 +145,52 @@ class Run:
             self.lines.append(line.rstrip())
 
 
-def measure(agent: Path, certificates: Path, name: str, *, warm: bool) -> None:
-    """Kill one rank several times."""
+@contextmanager
+def running(agent: Path, certificates: Path, imports: str, *, warm: bool, **more: str) -> Iterator[Run]:
+    """Run an agent and its operator in a folder of their own."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         for each in certificates.iterdir():
             shutil.copy(each, folder)
         (folder / "token").write_text("a.b.c\n")
         with serve_operator(folder) as operator:
-            run = Run(agent, folder, operator, IMPORTS[name], warm=warm)
+            run = Run(agent, folder, operator, imports, warm=warm, **more)
             try:
                 run.file(1)
-                line = run.wait_for_line("prepared warm start", "disabled warm start") if warm else "off"
-                emit("warm start", program=name, line=line)
-                parts: list[dict[str, Any]] = [run.restart(attempt) for attempt in range(1, 1 + REPEATS)]
-                disabled = [line for line in run.lines if "disabled" in line or "skipped" in line]
+                yield run
             finally:
                 run.close()
+
+
+def measure(agent: Path, certificates: Path, name: str, *, warm: bool) -> None:
+    """Kill one rank several times."""
+    with running(agent, certificates, IMPORTS[name], warm=warm) as run:
+        line = run.wait_for_line("prepared warm start", "disabled warm start") if warm else "off"
+        emit("warm start", program=name, line=line)
+        parts: list[dict[str, Any]] = [run.restart(attempt) for attempt in range(1, 1 + REPEATS)]
+        disabled = [line for line in run.lines if "disabled" in line or "skipped" in line]
     medians = {key.replace(" ", "_"): round(median(part[key] for part in parts), 3) for key in parts[0]}
     emit("restart", program=name, warm=warm, disabled=disabled, **medians)
+
+
+def hang(agent: Path, certificates: Path) -> None:
+    """Let a kernel never end, and see what the agent makes of it."""
+    limit = {"HANGS_IN": "1", "TRAINYARD_HANG_TIMEOUT_SECONDS": "3"}
+    with running(agent, certificates, "", warm=True, **limit) as run:
+        began = time.time()
+        failure = run.operator.wait_for("failed")["failure"]
+        failed = time.time() - began
+        run.operator.order(2, run=True, MASTER_PORT=str(free_port()))
+        marks = dict(each.split("=") for each in run.file(2).split()[1:])
+        lines = [line[:200] for line in run.lines if "flight recorder" in line or "hang" in line]
+    emit(
+        "hang",
+        reported_s=failed,
+        next_step_s=float(marks["step"]) - began,
+        code=failure["code"],
+        message=failure["message"][:700],
+        lines=lines[:6],
+    )
 
 
 def main() -> int:
@@ -164,9 +199,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         agent = Path(folder) / "trainyard-agent"
         zipapp.create_archive(ROOT / "trainer-image/agent", agent, "/usr/bin/env python3")
-        for name in json.loads(os.environ.get("PROGRAMS", '["torch", "transformers"]')):
-            for warm in (True, False):
-                measure(agent, certificates, name, warm=warm)
+        hang(agent, certificates)
+        for name, warm in (("transformers", True), ("torch", True), ("torch", False), ("transformers", False)):
+            measure(agent, certificates, name, warm=warm)
     return 0
 
 

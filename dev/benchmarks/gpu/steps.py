@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import TensorDataset
 
 from dev.benchmarks.gpu.model import VOCABULARY, Gpt, emit, loss_of, seconds, size
@@ -36,10 +37,14 @@ BATCH, LENGTH, WARMUP, STEPS, TURNS = 8, 1024, 10, 20, 4
 SLEEP_MS = 200
 
 
-def by_hand(training: Training) -> Iterator[None]:
+def by_hand(training: Training, *, sharded: bool) -> Iterator[None]:
     """Train as a careful program does without the library."""
     torch.manual_seed(0)
     model = Gpt().to(training.device)
+    if sharded:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for module in (*model.blocks, model):
+            fully_shard(module, mp_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     data = torch.randint(VOCABULARY, (64, BATCH, LENGTH + 1)).pin_memory()
     while True:
@@ -81,8 +86,9 @@ def by_library(training: Training, *, sharded: bool) -> Iterator[None]:
 def compare(training: Training) -> None:
     """Measure the three in turns."""
     systems: dict[str, Iterator[None]] = {
-        "by hand": by_hand(training),
+        "by hand": by_hand(training, sharded=False),
         "replicate": by_library(training, sharded=False),
+        "fully_shard by hand": by_hand(training, sharded=True),
         "shard": by_library(training, sharded=True),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in systems}
@@ -120,7 +126,7 @@ def compare(training: Training) -> None:
     parameters = size(Gpt())
     for name, figures in found.items():
         wall, cpu = (median(each) for each in zip(*figures, strict=True))
-        base = median(each[0] for each in found["by hand"])
+        base = median(each[0] for each in found["fully_shard by hand" if "shard" in name else "by hand"])
         flops = 6 * parameters * BATCH * LENGTH / wall
         emit("step", system=name, ms=1e3 * wall, host_ms=1e3 * cpu, ratio=wall / base, tflops=flops / 1e12)
 
