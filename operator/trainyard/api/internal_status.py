@@ -5,6 +5,7 @@ from pydantic import Field
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.constants import MAX_REPLICAS, MAX_STACK_REQUEST
 from trainyard.api.recovery import MAX_RESTARTS_IN_WINDOW, RestartScope
+from trainyard.api.roles import MAX_MEMBER_INDEX
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
 MAX_REASON_LENGTH = 1024
@@ -69,7 +70,7 @@ class Replacement(Model):
 
     worker: int = Field(ge=0, le=MAX_JSON_INTEGER)
     """The index of the (first) worker."""
-    last_worker: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
+    last_worker: int | None = Field(default=None, ge=0, le=MAX_MEMBER_INDEX)
     """The index of the last worker of a run."""
     attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     """The attempt for which the pods were created."""
@@ -93,7 +94,7 @@ class Group(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["worker"]},
     )
     """Workers whose pods were created for a later attempt."""
-    restarting_container: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
+    restarting_container: int | None = Field(default=None, ge=0, le=MAX_MEMBER_INDEX)
     """The worker whose container restarts in its pod before the attempt starts."""
 
 
@@ -137,9 +138,9 @@ class CoordinatedStop(Model):
 class WorkerRange(Model):
     """A run of workers with consecutive indexes."""
 
-    first: int = Field(ge=0, le=MAX_REPLICAS)
+    first: int = Field(ge=0, le=MAX_MEMBER_INDEX)
     """The index of the first worker."""
-    last: int = Field(ge=0, le=MAX_REPLICAS)
+    last: int = Field(ge=0, le=MAX_MEMBER_INDEX)
     """The index of the last worker."""
 
 

@@ -27,6 +27,7 @@ from trainyard.api.job_conditions import (
     ConditionType as ConditionType,  # noqa: PLC0414 - the same
     summary,
 )
+from trainyard.api.roles import is_worker
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
 from trainyard.api.worker_status import WorkerStatus
 
@@ -225,7 +226,7 @@ class TrainingJobStatus(Model):
 
     def includes(self, worker: int) -> bool:
         """Return whether the current attempt has such a worker, as far as the status knows its size."""
-        return self.size is None or worker < self.size
+        return not is_worker(worker) or self.size is None or worker < self.size
 
     @property
     def size(self) -> int | None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
-from trainyard.api.spec import Success
 from trainyard.domain.decisions import (
     Complete,
     Decision,
@@ -35,6 +34,7 @@ from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import resize
 from trainyard.domain.scaling.group_size import decide_size
+from trainyard.domain.state.roles import deciding
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.stored_success import remember_success
 from trainyard.domain.state.worker_views import State
@@ -120,10 +120,10 @@ def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:
 
 
 def _succeeded(snapshot: Snapshot) -> bool:
-    """Return whether the workers have succeeded that the job needs."""
+    """Return whether the members have succeeded that decide about the job."""
     # In the size for which the group was created: `replicas` may have changed since.
-    workers = snapshot.size.current if snapshot.job.spec.lifecycle.success is Success.ALL_WORKERS else 1
-    return {p.index for p in snapshot.current if p.state is State.SUCCEEDED}.issuperset(range(workers))
+    members = deciding(snapshot.job.spec, snapshot.size.current)
+    return {p.index for p in snapshot.current if p.state is State.SUCCEEDED}.issuperset(members)
 
 
 def _decide(agents: MergedReports, deadlines: Deadlines, now: datetime) -> Step | None:

@@ -40,6 +40,7 @@ def _without_forged(snapshot: Snapshot) -> list[PodView]:
     """
     stored = snapshot.job.status.attempt
     oldest: dict[int, int] = {}
+    members = snapshot.job.members(snapshot.size.desired)
     for pod in snapshot.pods:
         if not pod.has_stopped and pod.deletion_time is None:
             oldest[pod.index] = min(pod.attempt, oldest.get(pod.index, pod.attempt))
@@ -47,7 +48,7 @@ def _without_forged(snapshot: Snapshot) -> list[PodView]:
         pod
         for pod in snapshot.pods
         if pod.attempt <= stored
-        or (pod.index < snapshot.size.desired and oldest.get(pod.index, pod.attempt) >= pod.attempt)
+        or (pod.index in members and oldest.get(pod.index, pod.attempt) >= pod.attempt)
     ]
 
 
@@ -63,13 +64,13 @@ def _attempt_of_all_agents(snapshot: Snapshot) -> int:
     pods = _newest_pods(snapshot, newest)
     agents = [snapshot.agents.get(pod.uid) for pod in pods if not pod.has_stopped]
     agreed = all(agent is not None and agent.attempt > stored for agent in agents)
-    return newest if agreed and len(pods) == snapshot.size.desired else 0
+    return newest if agreed and len(pods) == len(snapshot.job.members(snapshot.size.desired)) else 0
 
 
 def _newest_pods(snapshot: Snapshot, attempt: int) -> list[PodView]:
     """Return the newest pod of each worker, up to this attempt."""
     newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
-    return [newest[i] for i in sorted(newest) if i < snapshot.size.desired]
+    return [newest[i] for i in snapshot.job.members(snapshot.size.desired) if i in newest]
 
 
 def _group_of(pods: Sequence[PodView], attempt: int, size: int) -> Group | None:

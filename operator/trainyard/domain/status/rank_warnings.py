@@ -14,6 +14,7 @@ from posixpath import basename
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue, soonest
+from trainyard.domain.state.roles import member
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Kind
 from trainyard.domain.state.worker_views import FormedGroups, State
@@ -56,7 +57,7 @@ def _hidden_failure(snapshot: Snapshot) -> ConditionUpdate | None:
     return SetTrue(
         C.FAILURE_HIDDEN,
         Reason.RANK_FAILURE_HIDDEN,
-        f"worker {pod.index} (pod {pod.name}{where}): {what}; {HIDDEN_FIX}",
+        f"{member(pod.index)} (pod {pod.name}{where}): {what}; {HIDDEN_FIX}",
     )
 
 
