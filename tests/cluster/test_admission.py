@@ -37,7 +37,7 @@ def named(name: str) -> Callable[[Json], None]:
         (named("my.job"), ["metadata.name", "a-z, 0-9 and -"]),
         (spec(framwork="torch"), ['unknown field "spec.framwork"']),
         (spec(lifecycle={"suspnd": True}), ['unknown field "spec.lifecycle.suspnd"']),
-        (spec(framework="pytorch"), ["spec.framework", '"torch", "deepspeed", "none"']),
+        (spec(framework="pytorch"), ["spec.framework", '"deepspeed", "jax", "xgboost", "lightgbm", "none"']),
         (spec(lifecycle={"cleanPods": "Some"}), ["spec.lifecycle.cleanPods", '"Running", "All", "None"']),
         (spec(processesPerReplica="many"), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
         (spec(processesPerReplica=0), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
@@ -50,6 +50,10 @@ def named(name: str) -> Callable[[Json], None]:
         ),
         (spec(recovery={"maxRestarts": -1}), ["spec.recovery.maxRestarts"]),
         (spec(recovery={"agent": "always"}), ["spec.recovery.agent", "auto", "none"]),
+        (
+            spec(framework="lightgbm", recovery={"agent": "none"}),
+            ["spec.recovery.agent", "needs the agent", "leave recovery.agent out"],
+        ),
         (
             spec(recovery={"windowSeconds": 3600, "maxRestarts": 5000}),
             ["spec.recovery.maxRestarts", "greater than 1000"],

@@ -24,7 +24,7 @@ from dev.localcluster import images
 from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
 
 FOLDER = ROOT / "examples/recipes"
-SAMPLE = ("images", "characters-tensor")
+SAMPLE = ("images", "characters-tensor", "xgboost")
 TIMEOUT_SECONDS = 420
 
 
@@ -49,7 +49,7 @@ class Recipe:
     """Arguments that make the run long enough for the fault."""
 
 
-PICTURES, LOSS = r"([\d.]+)% of pictures", r"loss (\d+\.\d+)"
+PICTURES, POINTS, LOSS = r"([\d.]+)% of pictures", r"([\d.]+)% of points", r"loss (\d+\.\d+)"
 RECIPES = (
     Recipe("images", PICTURES, least=90, fault=Fault.DELETE, more=("--steps", "300")),
     # Guessing gives 2.6, how often each letter comes 2.3.
@@ -65,8 +65,11 @@ RECIPES = (
     Recipe("large-batch", PICTURES, least=80),
     Recipe("accelerate", r"([\d.]+)% of signals", least=90, fault=Fault.KILL, more=("--steps", "600")),
     Recipe("deepspeed", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "600")),
+    Recipe("jax", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
+    Recipe("xgboost", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
+    Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
-    Recipe("lightning", r"([\d.]+)% of points", least=90, fault=Fault.KILL, more=("--epochs", "100")),
+    Recipe("lightning", POINTS, least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )
 
 

@@ -64,6 +64,7 @@ class RunningCoordinator:
             report_counter,
             sync_counter,
             WorkerIndex(lambda: self.pods, lambda: next(ticks)),
+            lambda _: self.pods,
         )
         self.port = 0
 

@@ -23,9 +23,10 @@ FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROC
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
 LIBRARIES = ("trainyard_agent.report", "trainyard_torch")
 FRAMEWORKS = ("torch", "jax", "tensorflow", "paddle", "mindspore")
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID")
 IDENTITY_VARIABLES = (*RANK_VARIABLES, "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
 """A launcher gives its ranks other values of these than it has itself. A helper of a rank inherits them all."""
+JAX_MODULES = ("jax._src.distributed", "jax._src.xla_bridge", "jax.experimental.multihost_utils")
 CONSTANTS = {None: "null", True: "true", False: "false"}
 TEXT_CHARACTERS = 4096
 """Of a traceback, the end."""
@@ -216,6 +217,13 @@ def watch_accelerate(observer: Observer, module: Any) -> None:
     module.PartialState.__init__ = initialize
 
 
+def watch_jax(observer: Observer, module: Any) -> None:
+    """Record the group of a JAX process, and the step after which it stops."""
+    import trainyard_jax  # noqa: PLC0415 - few programs need it
+
+    trainyard_jax.watch(observer, module)
+
+
 class Finder:
     """Finds the modules that are watched, by the other finders."""
 
@@ -224,6 +232,7 @@ class Finder:
         self._watched: dict[str, Callable[[Observer, Any], None]] = {
             "torch.distributed.distributed_c10d": watch_torch,
             "accelerate.state": watch_accelerate,
+            **dict.fromkeys(JAX_MODULES, watch_jax),
         }
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:

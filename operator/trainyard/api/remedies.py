@@ -63,7 +63,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.STANDARD_INPUT_UNUSED: "Set `processesPerReplica` to 1 to debug, or use `kubectl exec -it POD`.",
     Reason.ACCELERATORS_UNKNOWN: "Set `processesPerReplica`, or add the resource to `settings.accelerators` of the chart.",
     Reason.ACCELERATORS_COUNTED: NOTHING,
-    Reason.CLUSTER_DNS_UNUSED: "Remove `dnsPolicy`, or add the search domains of Services to `dnsConfig`.",
+    Reason.CLUSTER_DNS_UNUSED: "Remove `dnsPolicy`, or add the job's `<namespace>.svc.<domain>` to `dnsConfig.searches`.",
     Reason.WORKERS_SUCCEEDED: NOTHING,
     Reason.RESTARTS_EXHAUSTED: "Fix the error in `status.lastFailure` or raise `recovery.maxRestarts`; create the job again.",
     Reason.DISRUPTIONS_EXHAUSTED: "Use nodes that are not preempted, or raise `recovery.maxDisruptions`; create the job again.",

@@ -49,6 +49,9 @@ class Framework(StrEnum):
 
     TORCH = "torch"
     DEEPSPEED = "deepspeed"
+    JAX = "jax"
+    XGBOOST = "xgboost"
+    LIGHTGBM = "lightgbm"
     TENSORFLOW = "tensorflow"
     NONE = "none"
 
@@ -56,6 +59,26 @@ class Framework(StrEnum):
     def forms_torch_group(self) -> bool:
         """Whether the ranks form a process group of torch.distributed."""
         return self in {Framework.TORCH, Framework.DEEPSPEED}
+
+    @property
+    def forms_one_group(self) -> bool:
+        """Whether all ranks train as one group, which the agents observe."""
+        return self.forms_torch_group or self is Framework.JAX
+
+    @property
+    def meets_at_worker_0(self) -> bool:
+        """Whether workers look for the address of worker 0 alone, or for none."""
+        return self.forms_torch_group or self.starts_together
+
+    @property
+    def starts_together(self) -> bool:
+        """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
+        return self in {Framework.XGBOOST, Framework.LIGHTGBM}
+
+    @property
+    def needs_addresses(self) -> bool:
+        """Whether each rank needs the IP addresses of all workers. LightGBM knows no host names."""
+        return self is Framework.LIGHTGBM
 
 
 class CleanPods(StrEnum):
@@ -85,7 +108,8 @@ class Network(Model):
 
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, else Master."""
+    worker; the cost of its endpoints grows with the square of the group. Not set: All for none,
+    and for jax on TPUs; else Master."""
 
 
 class Parallelism(Model):
@@ -139,6 +163,11 @@ class TrainingJobSpec(Model):
                     "framework cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".framework",
                     reason="FieldValueForbidden",
+                ),
+                rule(
+                    "self.framework != 'lightgbm' || self.recovery.agent != 'none'",
+                    "framework lightgbm needs the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
+                    fieldPath=".recovery.agent",
                 ),
                 rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
@@ -248,7 +277,10 @@ class TrainingJobSpec(Model):
 
     framework: Framework = Framework.TORCH
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
-    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. tensorflow: TF_CONFIG. none: sets only TRAINYARD_*."""
+    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. jax: `jax.distributed.initialize()` finds
+    all processes without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
+    With
+    tensorflow, each member gets TF_CONFIG. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

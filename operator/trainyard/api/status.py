@@ -27,9 +27,9 @@ from trainyard.api.job_conditions import (
     ConditionType as ConditionType,  # noqa: PLC0414 - the same
     summary,
 )
-from trainyard.api.roles import is_worker
+from trainyard.api.roles import MAX_ROLES, is_worker
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
-from trainyard.api.worker_status import WorkerStatus
+from trainyard.api.worker_status import RoleStatus, WorkerStatus
 
 MAX_SUSPECT_NODES = 16
 """Nodes that a job remembers. If more of them fail, the nodes are not the cause."""
@@ -140,8 +140,14 @@ class TrainingJobStatus(Model):
     """Worker pods that exist, terminating pods of earlier attempts included."""
     ready_replicas: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """Worker pods of the current attempt that are ready, or have succeeded."""
+    roles: list[RoleStatus] = Field(
+        default=[],
+        max_length=MAX_ROLES + 1,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """The members of each role, the workers included. Not set in a group of workers alone."""
     ready: str = "0/0"
-    """Ready/desired workers, for the printed table. A worker that has exited with code 0 counts as ready, although `kubectl get pods`
+    """Ready/desired workers, and members of other roles, for the printed table. A worker that has exited with code 0 counts as ready, although `kubectl get pods`
     prints 0/1 for its pod."""
     selector: str = ""
     """The label selector of the job's pods, for the scale subresource."""
@@ -313,6 +319,7 @@ class StatusChanges(TypedDict, total=False):
     attempt: int
     replicas: int
     ready_replicas: int
+    roles: list[RoleStatus]
     ready: str
     selector: str
     start_time: datetime | None

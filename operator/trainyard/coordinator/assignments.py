@@ -1,6 +1,6 @@
 """What a worker is to do, from what stands in its job's status, and nowhere else. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainyard.api.agent_protocol import AgentState, SyncRequest
@@ -52,8 +52,12 @@ class Assignment:
         return not leave.asked or (leave.passed is not None and stop.step not in {None, leave.at})
 
 
-def assignment(pod: PodView, job: JobView) -> Assignment:
-    """Return what the worker in this pod must do. Raises RefusedError if it no longer belongs to the job."""
+def assignment(pod: PodView, job: JobView, pods: Sequence[PodView] = ()) -> Assignment:
+    """Return what the worker in this pod must do. Raises RefusedError if it no longer belongs to the job.
+
+    `pods`: those of the job, for an agent that waits. The status says when all workers run; from then on their addresses are known, and
+    stay the same until the attempt ends.
+    """
     status = job.status
     if status.finished:
         raise RefusedError(RejectionReason.OVER, "the job has ended")
@@ -72,8 +76,14 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
         last = status.last_failure
         hung = last is not None and last.attempt == status.attempt - 1 and last.exit_code == HANG_CODE
         return Assignment(status.attempt, run=False, environment={}, restart=restarts_container(status, pod), hung=hung)
+    size, framework = _group_size(job, pod), job.spec.framework
+    if framework.starts_together and status.running_time is None:
+        return Assignment(status.attempt, run=False, environment={})
+    addresses = _addresses(job, pods, size) if framework.needs_addresses else ()
+    if framework.needs_addresses and not addresses:
+        return Assignment(status.attempt, run=False, environment={})
     address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
-    worker = Worker(job, pod.index, status.attempt, _group_size(job, pod), address)
+    worker = Worker(job, pod.index, status.attempt, size, address, addresses)
     return Assignment(
         status.attempt,
         run=True,
@@ -81,6 +91,13 @@ def assignment(pod: PodView, job: JobView) -> Assignment:
         stop=status.stopping,
         stacks=status.stacks_requested,
     )
+
+
+def _addresses(job: JobView, pods: Sequence[PodView], size: int) -> Sequence[str]:
+    """Return the addresses of all workers of the current attempt, by index; nothing where one of them is not known."""
+    known = {pod.index: pod.ip for pod in pods if job.status.has(pod.index, pod.attempt)}
+    addresses = [known.get(index, "") for index in range(size)]
+    return addresses if all(addresses) else ()
 
 
 def _group_size(job: JobView, pod: PodView) -> int:

@@ -7,7 +7,7 @@ the agent, as a long poll; the answer comes as soon as the agent's assignment ch
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -75,6 +75,8 @@ class CoordinatorServer:
     """Sync requests, by `result`."""
     workers: WorkerIndex
     """The known workers: limits grow with their number."""
+    pods_of: Callable[[JobView], Sequence[PodView]] = lambda _: ()
+    """Returns the pods of a job from the caches."""
     authenticated: AuthenticatedConnections = field(init=False)
     _limits: RequestLimits = field(init=False)
 
@@ -153,7 +155,7 @@ class CoordinatorServer:
         call = reports.read(SyncRequest, await self._body(request, reports.MAX_SYNC_BODY_BYTES))
         # Again: the job may have changed while the body arrived.
         pod, job = self.progress_store.resolve(sender)
-        current = self._assignment(pod, job)
+        current = self._assignment(call, pod, job)
         self.authenticated.add(job.uid, sender.uid, request.protocol)
         known = self.agent_registry.knows(job.uid, sender.uid)
         deadline = time.monotonic() + (LONG_POLL_SECONDS if known else min(FIRST_LONG_POLL_SECONDS, LONG_POLL_SECONDS))
@@ -165,16 +167,18 @@ class CoordinatorServer:
                     await poll.wait_for_change(remaining)
                     if not self.leading():
                         raise RefusedError(RejectionReason.NOT_LEADING, "this process is no longer the leader")
-                    current = self._assignment(*self.progress_store.resolve(sender))
+                    current = self._assignment(call, *self.progress_store.resolve(sender))
             except asyncio.CancelledError:
                 self.authenticated.remove(request.protocol)
                 self.agent_registry.disconnected(job.uid, sender.uid, poll, request.content.exception())
                 raise
         return _assignment_json(current)
 
-    def _assignment(self, pod: PodView, job: JobView) -> Assignment:
+    def _assignment(self, call: SyncRequest, pod: PodView, job: JobView) -> Assignment:
+        # Only ranks that have yet to start need the others' addresses: with many workers their list is long.
+        waits = job.spec.framework.needs_addresses and call.state is AgentState.WAITING
         try:
-            return assignment(pod, job)
+            return assignment(pod, job, self.pods_of(job) if waits else ())
         except RefusedError:
             self.agent_registry.dismiss(job.uid, pod.uid)
             raise

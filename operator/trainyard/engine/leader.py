@@ -130,7 +130,7 @@ class LeaderElector:
     async def release(self) -> None:
         """Release the Lease if it is still held. Call it once no write is in flight. Never raises."""
         held, self._renewed_at = self._renewed_at, None
-        if held is None or self.lease is None or self.clock() - held >= self.timing.renew_deadline:
+        if held is None or self.clock() - held >= self.timing.renew_deadline:
             return
         within = self.timing.retry_period
         try:

@@ -23,15 +23,15 @@ class CoordinatorEndpoint:
     """The authority of its certificate, in PEM. Empty: one of the authorities in the worker's image."""
 
 
-def with_coordinator(spec: Json, endpoint: CoordinatorEndpoint, *, joins: bool) -> Json:
+def with_coordinator(spec: Json, endpoint: CoordinatorEndpoint, *, waits: bool) -> Json:
     """Return the pod spec in which the main container has the coordinator's address and a token for it.
 
-    Variables and volumes of the user with these names stay as they are. `joins`: the worker joins a running group, and
-    its agent waits until all workers are ready.
+    Variables and volumes of the user with these names stay as they are. `waits`: its agent waits until all workers are
+    ready, because the worker joins a running group, or because of the framework.
     """
     main: Json = spec["containers"][0]
     variables = {"TRAINYARD_COORDINATOR": endpoint.url, "TRAINYARD_TOKEN_FILE": f"{MOUNT_PATH}/token"}
-    if joins:
+    if waits:
         variables["TRAINYARD_RENDEZVOUS"] = "wait"
     if endpoint.authority:
         variables["TRAINYARD_COORDINATOR_CA"] = endpoint.authority

@@ -4,13 +4,13 @@ Pure.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.frameworks import torch
+from trainyard.frameworks import boosting, jax, torch
+from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
 SETTINGS = (
@@ -22,17 +22,6 @@ SETTINGS = (
     "TRAINYARD_ACCELERATORS_PER_REPLICA",
 )
 """Variables that are set only where they differ from the default. An empty value means that they are not set."""
-
-
-class RankNumber(StrEnum):
-    """A number by which a library knows a process. The agent has the same list (`ranks.py`)."""
-
-    RANK = "rank"
-    WORLD_SIZE = "world-size"
-    LOCAL_RANK = "local-rank"
-    LOCAL_WORLD_SIZE = "local-world-size"
-    WORKER = "worker"
-    WORKERS = "workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +36,34 @@ class FrameworkEnvironment:
     """Variables that users rarely mean to set themselves."""
     ranks: Mapping[str, RankNumber] = field(default_factory=dict)
     """Variables that differ between the processes of a worker, and the number that each holds."""
+    devices: Callable[[Worker, Mapping[str, Any]], list[Json]] = lambda _worker, _container: []
+    """Identity variables of one container, by the accelerators that it requests."""
 
 
+_RANKS = {
+    "RANK": RankNumber.RANK,
+    "WORLD_SIZE": RankNumber.WORLD_SIZE,
+    "LOCAL_RANK": RankNumber.LOCAL_RANK,
+    "LOCAL_WORLD_SIZE": RankNumber.LOCAL_WORLD_SIZE,
+}
+"""What programs of most frameworks look for."""
 _TORCH = FrameworkEnvironment(torch.identity_variables, torch.tuning_variables, torch.IDENTITY_VARIABLES)
 FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
     Framework.TORCH: _TORCH,
     # The agent starts the ranks of its launcher.
     Framework.DEEPSPEED: _TORCH,
+    Framework.JAX: FrameworkEnvironment(
+        jax.identity_variables, jax.tuning_variables, jax.IDENTITY_VARIABLES, jax.RANKS, jax.device_variables
+    ),
+    Framework.XGBOOST: FrameworkEnvironment(
+        boosting.xgboost_variables,
+        boosting.tuning_variables,
+        boosting.XGBOOST_RESERVED,
+        {**_RANKS, "DMLC_TASK_ID": RankNumber.RANK, "DMLC_NUM_WORKER": RankNumber.WORLD_SIZE},
+    ),
+    Framework.LIGHTGBM: FrameworkEnvironment(
+        boosting.lightgbm_variables, boosting.tuning_variables, boosting.LIGHTGBM_RESERVED, _RANKS
+    ),
     Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }
 
@@ -66,7 +76,8 @@ def environment(worker: Worker, container: Mapping[str, Any], *, tuned: bool = T
     """
     own: list[Json] = list(container.get("env") or [])
     framework = FRAMEWORK_ENVIRONMENTS[worker.spec.framework]
-    defaults = [*common_variables(worker), *framework.identity(worker), *rank_variables(worker)]
+    identity = [*framework.identity(worker), *rank_variables(worker), *framework.devices(worker, container)]
+    defaults = [*common_variables(worker), *identity]
     if container["name"] == worker.spec.template["spec"]["containers"][0]["name"]:
         defaults += accelerator_variables(worker)
     if path := container.get("terminationMessagePath"):
@@ -85,7 +96,8 @@ def restart_environment(worker: Worker) -> dict[str, str]:
     """
     main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
     own = {variable["name"] for variable in main.get("env") or ()}
-    identity = [*FRAMEWORK_ENVIRONMENTS[worker.spec.framework].identity(worker), *rank_variables(worker)]
+    framework = FRAMEWORK_ENVIRONMENTS[worker.spec.framework]
+    identity = [*framework.identity(worker), *rank_variables(worker), *framework.devices(worker, main)]
     defaults = [*common_variables(worker), *accelerator_variables(worker), *identity]
     variables = dict.fromkeys(SETTINGS, "") | {variable["name"]: variable["value"] for variable in defaults}
     return {name: value for name, value in variables.items() if name not in own}
@@ -128,14 +140,15 @@ def rank_variables(worker: Worker) -> list[Json]:
         value = ",".join(f"{name}={number}" for name, number in names.items())
         return [{"name": "TRAINYARD_RANK_VARIABLES", "value": value}]
     numbers = {
-        RankNumber.RANK: worker.index,
-        RankNumber.WORLD_SIZE: worker.workers,
-        RankNumber.LOCAL_RANK: 0,
-        RankNumber.LOCAL_WORLD_SIZE: 1,
-        RankNumber.WORKER: worker.index,
-        RankNumber.WORKERS: worker.workers,
+        RankNumber.RANK: str(worker.index),
+        RankNumber.WORLD_SIZE: str(worker.workers),
+        RankNumber.LOCAL_RANK: "0",
+        RankNumber.LOCAL_WORLD_SIZE: "1",
+        RankNumber.WORKER: str(worker.index),
+        RankNumber.WORKERS: str(worker.workers),
+        RankNumber.DEVICES: ",".join(map(str, range(worker.job.accelerators))),
     }
-    return [{"name": name, "value": str(numbers[number])} for name, number in names.items()]
+    return [{"name": name, "value": numbers[number]} for name, number in names.items() if numbers[number]]
 
 
 def accelerator_variables(worker: Worker) -> list[Json]:

@@ -81,7 +81,8 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
-        spec = with_waiting_probes(with_coordinator(spec, endpoint, joins=joins))
+        waits = joins or job.spec.framework.starts_together
+        spec = with_waiting_probes(with_coordinator(spec, endpoint, waits=waits))
     spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
     spec = _with_node_affinity(worker, spec)
     # Variables for every Service of the namespace would slow the start and clash with the program's own.

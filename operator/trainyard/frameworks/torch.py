@@ -12,7 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from trainyard.frameworks.launch_command import reads_node_rank
-from trainyard.frameworks.worker_spec import Json, Worker, command_line, cpus
+from trainyard.frameworks.worker_spec import Json, Worker, command_line, threads_for_each
 
 BASE_PORT, PORT_COUNT = 29500, 500
 IDENTITY_VARIABLES = frozenset(
@@ -96,8 +96,7 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
     }
     if FLIGHT_RECORDER_VARIABLES.isdisjoint(variable["name"] for variable in container.get("env") or ()):
         variables |= dict.fromkeys(sorted(FLIGHT_RECORDER_VARIABLES), "2000")
-    if (threads := cpus(container) or cpus(worker.spec.template["spec"])) is not None:
-        for_each = max(1, threads // worker.job.processes)
+    if (for_each := threads_for_each(worker, container)) is not None:
         variables["OMP_NUM_THREADS"] = str(min(MAX_OMP_THREADS, for_each) if worker.job.accelerators else for_each)
         variables["TORCHINDUCTOR_COMPILE_THREADS"] = str(min(MAX_COMPILE_PROCESSES, for_each))
     if worker.host_network:

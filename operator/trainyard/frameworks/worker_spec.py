@@ -1,10 +1,11 @@
 """A worker of an attempt, and what follows for it from the job's template."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainyard.api.spec import DnsNames, TrainingJobSpec
+from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
+from trainyard.domain.state.accelerators import TPU, requested
 from trainyard.domain.state.object_names import worker_host, worker_pod
 from trainyard.domain.state.quantity import quantity
 from trainyard.domain.state.snapshot import JobView
@@ -23,6 +24,8 @@ class Worker:
     """The size of its group. `spec.replicas` is what the user requests, which may be another number."""
     rendezvous: str | None = None
     """The address of worker 0, where not all workers started with this attempt."""
+    addresses: Sequence[str] = ()
+    """The IP addresses of all workers, by index; empty where the framework needs none, and before all of them run."""
 
     @property
     def spec(self) -> TrainingJobSpec:
@@ -42,15 +45,16 @@ class Worker:
     @property
     def address(self) -> str:
         """The DNS name by which other workers reach this worker, valid within the namespace."""
-        return self._address_of(self.index)
+        return self.address_of(self.index)
 
     @property
     def master(self) -> str:
         """The address of worker 0."""
         # For some seconds a DNS name may still resolve to the previous pod.
-        return self.rendezvous or self._address_of(0)
+        return self.rendezvous or self.address_of(0)
 
-    def _address_of(self, index: int) -> str:
+    def address_of(self, index: int) -> str:
+        """Return the DNS name of a worker of the group."""
         # A single worker has no Service and thus no DNS name, unless other workers may join it later.
         alone = self.workers == 1 and not self.job.uses_torchrun_rendezvous
         return "localhost" if alone else f"{worker_host(self.job.name, index)}.{self.job.name}"
@@ -78,12 +82,22 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
     """Return which workers get a DNS name: the user's choice, or what the framework needs."""
     if spec.network.dns_names is not None:
         return spec.network.dns_names
-    return DnsNames.MASTER if spec.framework.forms_torch_group else DnsNames.ALL
+    if spec.framework is Framework.JAX:
+        # The hosts of a TPU slice reach each other by name.
+        has_tpus = any(requested(container, TPU) for container in spec.template["spec"]["containers"])
+        return DnsNames.ALL if has_tpus else DnsNames.MASTER
+    return DnsNames.MASTER if spec.framework.meets_at_worker_0 else DnsNames.ALL
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:
     """Return the command of a container with its arguments, as far as the template has them and not the image."""
     return [*(container.get("command") or ()), *(container.get("args") or ())]
+
+
+def threads_for_each(worker: Worker, container: Mapping[str, Any]) -> int | None:
+    """Return the threads that fit each process of the container; None where neither it nor the pod says how many CPUs it has."""
+    available = cpus(container) or cpus(worker.spec.template["spec"])
+    return None if available is None else max(1, available // worker.job.processes)
 
 
 def cpus(requester: Mapping[str, Any]) -> int | None:

@@ -18,5 +18,6 @@ def test_agent_needs_only_python_39_standard_library(path: Path) -> None:
     imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     assert {str(name).partition(".")[0] for name in imported} <= sys.stdlib_module_names | {
         "trainyard_agent",
+        "trainyard_jax",
         "trainyard_stacks",
     }

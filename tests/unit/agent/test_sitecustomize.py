@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.unit.agent.fake_torch import fake_torch
+from tests.unit.agent.recorded_program import record_of
 from tests.unit.agent.worker_environment import AGENT_SOURCE
 
 CAUGHT = """
@@ -22,25 +22,6 @@ import sys
 try: sys.exit(3)
 except SystemExit as error: kept = error
 """
-
-
-def record_of(folder: Path, script: str, *arguments: str, **environment: str) -> dict[str, Any]:
-    """Run a program as a rank, and return what it records."""
-    (folder / "records").mkdir(exist_ok=True)
-    variables = {
-        "RANK": "1",
-        "PYTHONPATH": f"{folder}:{AGENT_SOURCE}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TRAINYARD_RANK_RECORDS": str(folder / "records"),
-    }
-    made = subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
-        env={"PATH": os.environ["PATH"], **variables, **environment},
-        stderr=subprocess.PIPE,
-    )
-    made.communicate(timeout=60)
-    path = folder / "records" / str(made.pid)
-    return {} if not path.exists() else dict(json.loads(path.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +98,15 @@ subprocess.run([sys.executable, '-c', 'import sys; sys.exit(7)'], env={**os.envi
     assert codes == {1: 0, 5: 7}
 
 
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID"])
+def test_launchers_name_their_ranks(tmp_path: Path, name: str) -> None:
+    """A launcher of Python, as horovodrun, starts them."""
+    recorded = record_of(
+        tmp_path, "import sys; sys.exit(7)", RANK="", TRAINYARD_RANK_PROCESS="1:,,,,,,,,", **{name: "5"}
+    )
+    assert (recorded["isRank"], recorded["rank"], recorded["code"]) == (True, 5, 7)
+
+
 def test_first_program_without_a_rank_is_one(tmp_path: Path) -> None:
     """The command runs once for all GPUs; what the program starts itself is none."""
     script = "import subprocess, sys; subprocess.run([sys.executable, '-c', '1 / 0']); sys.exit(3)"
@@ -127,7 +117,7 @@ def test_first_program_without_a_rank_is_one(tmp_path: Path) -> None:
 
 def test_program_of_another_without_rank_records_nothing(tmp_path: Path) -> None:
     """A rank removes the variables for a helper."""
-    assert record_of(tmp_path, "import sys; sys.exit(3)", RANK="", TRAINYARD_RANK_PROCESS="1:1,,,,,,") == {}
+    assert record_of(tmp_path, "import sys; sys.exit(3)", RANK="", TRAINYARD_RANK_PROCESS="1:1,,,,,,,,") == {}
 
 
 def test_program_that_reports_progress_is_a_rank(tmp_path: Path) -> None:

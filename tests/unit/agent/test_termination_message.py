@@ -64,6 +64,10 @@ ABORTED = (
 )
 PEER = f'{BEGIN}\n  File "t.py", line 1, in f\nRuntimeError: [gloo] Connection closed by peer [127.0.0.1]:7\n'
 NCCL = f'{BEGIN}\n  File "t.py", line 1, in f\n    all_reduce(x)\ntorch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:317, {{}}, NCCL version 2.21.5\n{{}}\n'
+XGBOOST = (
+    f'{BEGIN}\n  File "t.py", line 1, in f\nxgboost._c_api.XGBoostError: [05:18:48] /src/collective/result.cc:83: [histogram.h:195|05:18:48]:\n\n'
+    "- [allreduce.cc:101|05:18:48]: {}.\n- [socket.h:348|05:18:48]: Socket error. {}\nStack trace:\n  [bt] (0) lib.so\n"
+)
 CUDA_IN_SOURCE = (
     f'{BEGIN}\n  File "t.py", line 1, in f\n    log("CUDA error")\nDistBackendError: Connection reset by peer\n\n'
     + "frame\n" * 30
@@ -98,6 +102,15 @@ def test_exception_before_a_signal_counts_at_the_end(code: int, output: str, fir
     assert output.strip()[-20:] in text or code in {1, 139}
 
 
+JAX_ABORTED = """\
+E1126 06:00:00.000000 7 coordination_service_agent.cc:446] Polled an error: UNAVAILABLE: the task 1 has died
+F1126 06:00:00.000001 7 client.h:86] Terminating process because the JAX distributed service detected fatal errors. \
+This most likely indicates that another task died; see the other task logs for more details.
+*** Check failure stack trace: ***
+    @     0x7f0000000000  absl::LogMessageFatal
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "output", "victim"),
     [
@@ -113,6 +126,13 @@ def test_exception_before_a_signal_counts_at_the_end(code: int, output: str, fir
         (1, NCCL.format("unhandled system error", "ncclSystemError: System call (e.g. socket, malloc) failed"), False),
         (1, WATCHDOG + NCCL.format("NCCL communicator was aborted", ""), False),
         (1, CUDA_IN_SOURCE, True),
+        (1, XGBOOST.format("Encountered EOF. The other end is likely closed", "Broken pipe"), True),
+        (1, XGBOOST.format("Failed to connect to the tracker", "Connection refused"), True),
+        (1, XGBOOST.format("Ring Allreduce failed", "Connection reset by peer"), True),
+        (1, XGBOOST.format("label and prediction size not match", ""), False),
+        (134, JAX_ABORTED, True),
+        (1, JAX_ABORTED, False),
+        (134, "F1126 06:00:00 7 pjrt.cc:1] Check failed: device is gone\nAborted\n", False),
         (137, PEER, True),
         (137, f"{PEER}trying again\n", False),
         (92, "", True),

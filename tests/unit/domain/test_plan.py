@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.jobs import NOW, Scene, ago, job, stored, worker
-from trainyard.api.internal_status import Backoff
+from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job, stored, worker
+from trainyard.api.internal_status import Backoff, Group
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, Restarts, TrainingJobStatus
 from trainyard.domain.decisions import Action, CreateService, CreateWorker, DeletePod, Plan
@@ -53,6 +53,13 @@ def test_complete_group_is_reported_once() -> None:
     assert first.status.internal.launched_attempt == 1
     second = plan(carried_out(scene).snapshot, NOW)
     assert (second.actions, second.events) == ([], [])
+
+
+def test_group_of_kept_pods_has_no_event() -> None:
+    begun = {"attempt": 2, "launched_attempt": 1, "attempt_start_time": NOW}
+    kept = job(3, template=SUPERVISED).running().with_agents()
+    kept = kept.with_status(**begun, group=Group(created_in_attempt=1, size=3))
+    assert plan(kept.snapshot, NOW).events == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -84,6 +85,16 @@ async def test_a_bug_is_raised_after_the_wait() -> None:
     assert server.under_way == []
 
 
+async def test_first_of_several_bugs_is_raised() -> None:
+    async def fails(error: Exception | None) -> None:
+        if error:
+            raise error
+
+    bugs = (None, ValueError("first"), ValueError("second"))
+    with pytest.raises(ValueError, match="first"):
+        await slow_start([partial(fails, error) for error in bugs])
+
+
 async def test_the_limit_holds() -> None:
     server = Server()
     await server.make(10, limit=3)
@@ -106,3 +117,25 @@ async def test_cancellation_reaches_the_calls() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == ["cancelled"]
+
+
+async def test_cancellation_waits_for_all_calls() -> None:
+    ended: list[int] = []
+
+    async def call(rounds: int) -> None:
+        if not rounds:
+            return
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            ended.append(rounds)
+
+    task = asyncio.create_task(slow_start([partial(call, rounds) for rounds in (0, 1, 9)]))
+    for _ in range(9):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [1, 9]

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples/frameworks"
+OF_JAX = ROOT / "examples/frameworks-jax"
 PROGRAMS = {path.stem: path for path in (ROOT / "examples/recipes").glob("*_train.py")}
 EACH = pytest.mark.parametrize("name", PROGRAMS)
 
@@ -19,7 +20,7 @@ def pins(path: Path) -> dict[str, str]:
 
 
 @EACH
-def test_it_needs_its_framework_and_torch_alone(name: str) -> None:
+def test_it_needs_its_framework_and_its_arrays_alone(name: str) -> None:
     nodes = [*ast.walk(ast.parse(PROGRAMS[name].read_text()))]
     whole = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     parts = {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
@@ -27,6 +28,8 @@ def test_it_needs_its_framework_and_torch_alone(name: str) -> None:
     assert framework in whole | parts
     # The Trainer is made of Accelerate, and asks for it.
     needed = {framework, "torch", *({"accelerate"} if framework == "transformers" else ())}
+    if framework in {"jax", "lightgbm", "xgboost"}:
+        needed = {framework, "numpy"}
     assert whole | parts <= {*needed, *sys.stdlib_module_names}
 
 
@@ -37,18 +40,25 @@ def test_it_is_short(name: str) -> None:
 
 def test_the_image_has_the_versions_that_are_tested() -> None:
     ours, tested = pins(FOLDER / "requirements.txt"), pins(ROOT / "tests/library/requirements.txt")
-    assert {"accelerate", "deepspeed", "lightning", "transformers"} <= ours.keys()
-    # DeepSpeed is tested on the cluster alone.
-    assert ours.keys() - tested.keys() == {"deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo"}
+    assert {"accelerate", "deepspeed", "lightgbm", "lightning", "transformers", "xgboost-cpu"} <= ours.keys()
+    # These are tested on the cluster alone.
+    of_deepspeed = {"deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo"}
+    assert ours.keys() - tested.keys() == {*of_deepspeed, "lightgbm", "xgboost-cpu"}
     assert all(tested.get(package, version) == version for package, version in ours.items())
 
 
-def test_the_bases_own_torch_and_numpy_stay() -> None:
-    assert not {"numpy", "torch"} & pins(FOLDER / "requirements.txt").keys()
+def test_image_of_jax_has_all_packages() -> None:
+    assert pins(OF_JAX / "requirements.txt").keys() == {"jax", "jaxlib", "ml-dtypes", "opt-einsum", "scipy"}
 
 
-def test_every_wheel_has_a_hash() -> None:
-    lock = (FOLDER / "requirements.txt").read_text().replace("\\\n", " ")
+@pytest.mark.parametrize("folder", [FOLDER, OF_JAX], ids=lambda folder: folder.name)
+def test_the_bases_own_torch_and_numpy_stay(folder: Path) -> None:
+    assert not {"numpy", "torch"} & pins(folder / "requirements.txt").keys()
+
+
+@pytest.mark.parametrize("folder", [FOLDER, OF_JAX], ids=lambda folder: folder.name)
+def test_every_wheel_has_a_hash(folder: Path) -> None:
+    lock = (folder / "requirements.txt").read_text().replace("\\\n", " ")
     lines = [line for line in lock.splitlines() if line and not line.startswith("#")]
     assert all("==" in line and "--hash=sha256:" in line for line in lines)
     assert "://" not in lock

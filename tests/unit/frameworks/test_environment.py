@@ -7,13 +7,9 @@ import pytest
 from tests.support.worker_pods import EIGHT_GPUS, Json, container, environment_of, worker
 from trainyard.api.spec import Framework
 from trainyard.frameworks import environment
-from trainyard.frameworks.environment import (
-    FRAMEWORK_ENVIRONMENTS,
-    RankNumber,
-    restart_environment,
-    user_set_identity,
-)
+from trainyard.frameworks.environment import FRAMEWORK_ENVIRONMENTS, restart_environment, user_set_identity
 from trainyard.frameworks.manifests import worker_pod
+from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard_agent.ranks import rank_variables
 
 COMMON = {
@@ -206,4 +202,4 @@ def test_rank_variables_of_a_framework(
 
 def test_agent_knows_all_rank_numbers() -> None:
     setting = ",".join(f"X={number}" for number in RankNumber)
-    assert rank_variables({"TRAINYARD_RANK_VARIABLES": setting}) == {"X": RankNumber.WORKERS}
+    assert rank_variables({"TRAINYARD_RANK_VARIABLES": setting}) == {"X": RankNumber.DEVICES}

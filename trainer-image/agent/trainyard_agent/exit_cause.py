@@ -27,6 +27,15 @@ PEER_LOST = (
     "RendezvousConnectionError",
 )
 """What gloo, NCCL, the store and torchrun print in a rank that lost another rank."""
+XGBOOST_ERROR = "XGBoostError"
+XGBOOST_PEER_LOST = re.compile(
+    r"The other end is likely closed|Failed to connect to the tracker|(?:Allreduce|Allgather|Broadcast) failed"
+)
+"""What the details of its exception say in a rank that lost another rank, or the tracker, which is in the process of rank 0."""
+JAX_PEER_LOST = re.compile(
+    r"^F.*Terminating process because the JAX distributed service detected fatal errors", re.MULTILINE
+)
+"""What JAX prints before it aborts a rank that lost another rank, or the coordinator. Frames of C++ and metrics may follow."""
 OWN_FAULT = re.compile(
     r"CUDA error|Cuda failure|\bECC\b|NVLink|unhandled (?:cuda|system) error|ncclUnhandledCudaError|ncclSystemError"
 )
@@ -38,6 +47,8 @@ EXCEPTION_CHARACTERS = 1024
 NCCL_WARNING = re.compile(r"^.* NCCL WARN .*$", re.MULTILINE)
 MAX_WARNINGS, WARNING_CHARACTERS = 3, 300
 PEER_LOST_CODE = 92
+ABORTED_CODE = 128 + 6
+"""Of a process that SIGABRT has ended."""
 HARDWARE_ERRORS = (
     "uncorrectable ECC",
     "uncorrectable NVLink",
@@ -104,13 +115,17 @@ def is_peer_loss(code: int, output: str) -> bool:
     """
     if code == PEER_LOST_CODE:
         return True
+    if code == ABORTED_CODE and JAX_PEER_LOST.search(output):
+        return True
     output = strip_rank_marks(output)
     exception, text = tracebacks.of_exit(code, output)
     cause = exception or output.strip().rpartition("\n")[2]
-    if not any(mark in cause for mark in PEER_LOST):
-        return False
     # Without the traceback's frames, whose source lines may have any words.
     details = text[max(0, text.rfind(exception)) :][:EXCEPTION_CHARACTERS] if exception else ""
+    if XGBOOST_ERROR in exception and XGBOOST_PEER_LOST.search(details):
+        return True
+    if not any(mark in cause for mark in PEER_LOST):
+        return False
     return not any(map(OWN_FAULT.search, (cause, details, watchdog_error(output))))
 
 

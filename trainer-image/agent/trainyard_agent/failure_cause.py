@@ -73,6 +73,10 @@ SETTING_ERROR = re.compile(
     r"(?:^|\.)(?:\w{0,64}(?:Config|Configuration|Argument|Option|Schema|Scanner)\w{0,64}(?:Error|Exception)|ValidationError)$"
 )
 """How libraries name exceptions of wrong settings."""
+UNREADABLE_TEXT = re.compile(
+    r"^(?:json\.(?:decoder\.)?JSONDecodeError: .*\(char [1-9]\d*\)$|tomllib\.TOMLDecodeError: |yaml\.parser\.ParserError: )"
+)
+"""A file of settings that is not well-formed. JSON that is wrong from its first character may be empty yet, or a server's page of an error."""
 EXCEPTION = re.compile(
     r"^((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Exit|Timeout|Fault|Failure))(?::|$)", re.MULTILINE
 )
@@ -107,4 +111,6 @@ def _is_of_program(line: str) -> bool:
     kind = found[1] if found else ""
     if kind in OWN_MISTAKES or (kind == "ImportError" and "cannot import name" in line):
         return True
+    if UNREADABLE_TEXT.search(line):
+        return not OUTSIDE.search(line)
     return (kind in PROGRAM_EXCEPTIONS or SETTING_ERROR.search(kind) is not None) and not OUTSIDE.search(line)

@@ -14,6 +14,12 @@ PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 HARMLESS_OPTIONS = frozenset("uBOsEbd")
 """Options without a value that do not change how a program is found."""
 PER_RANK_PREFIXES = ("TRAINYARD_", "MASTER_", "PET_", "TORCHELASTIC_", "GROUP_", "ROLE_")
+JAX_VARIABLES = frozenset(
+    {"JAX_COORDINATOR_ADDRESS", "COORDINATOR_ADDRESS", "COORDINATOR_PORT", "SLURM_JOB_ID", "SLURM_STEP_NODELIST"}
+    | {"SLURM_PROCID", "SLURM_NTASKS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "PROCESS_ID", "NUM_PROCESSES"}
+    | {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_SLICE_ID"}
+)
+"""Those that the operator sets for JAX. JAX reads them when a program initializes the group, and not before."""
 PER_RANK_VARIABLES = frozenset(
     {
         "RANK",
@@ -24,6 +30,7 @@ PER_RANK_VARIABLES = frozenset(
         PIPE_VARIABLE,
         *FILE_VARIABLES,
         *NCCL_VARIABLES,
+        *JAX_VARIABLES,
     }
 )
 """Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made, and so does NCCL its own."""

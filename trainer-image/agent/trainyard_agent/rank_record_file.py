@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_NUMBER = 2**31
+MAX_STEP = 2**63
 
 
 class Membership(NamedTuple):
@@ -43,6 +44,8 @@ class RankRecord(NamedTuple):
     """Whether it has loaded a framework, and is no code on the command line: not a test, a tool or a server of the script."""
     loaded: bool = False
     """Whether it has loaded torch.distributed, which it records while it runs."""
+    stopped_after: Optional[int] = None  # noqa: UP045 - Python 3.9
+    """The step after which all processes have to save, because one of them has to go; None: there is none, or the program goes on."""
 
 
 def read_record(path: Path, pid: int) -> RankRecord | None:
@@ -75,6 +78,7 @@ def _record(fields: Mapping[str, Any], pid: int) -> RankRecord:
         None if fields.get("startedBy") is None else _number(fields["startedBy"], MAX_NUMBER),
         fields.get("trains") is True,
         fields.get("loaded") is True,
+        None if fields.get("stoppedAfter") is None else _number(fields["stoppedAfter"], MAX_STEP),
     )
 
 

@@ -129,6 +129,12 @@ class RankRecords:
         is_known = not self._runs_ranks and self._records.keys() <= self._versions.keys()
         return self._loaded if self._loaded and is_final and is_known else None
 
+    @property
+    def stopped_after(self) -> int | None:
+        """The step after which ranks have to save and exit, as JAX has agreed; None where there is none. It is the same for all."""
+        steps = [each.stopped_after for each in self._records.values() if each.is_rank]
+        return max((step for step in steps if step is not None), default=None)
+
     def failed(self) -> RankRecord | None:
         """Return the rank that failed first, and whose program has not succeeded since then."""
         last: dict[tuple[int | None, str], RankRecord] = {}

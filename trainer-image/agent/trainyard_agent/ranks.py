@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 RANK_VARIABLES = "TRAINYARD_RANK_VARIABLES"
-"""Further variables that name ranks, as NAME=KIND, with a comma between them. A KIND is a key of `_numbers`."""
+"""Further variables that name ranks, as NAME=KIND, with a comma between them. A KIND is a key of `_numbers`, or `devices`."""
+DEVICES = "devices"
+"""The accelerators of a process, as `0,1`: those of the worker, divided among its processes."""
 MAX_PROCESSES = 1024
 MAX_ATTEMPTS = 10**12
 MAX_STEP_SECONDS = 7 * 24 * 3600
@@ -57,7 +59,7 @@ def place(environment: Mapping[str, str]) -> Place:
 def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the further variables that name a rank, and the kind of number that each gets. Raises SettingError."""
     entries = [entry.partition("=") for entry in environment.get(RANK_VARIABLES, "").split(",") if entry]
-    kinds = sorted(_numbers(Place(0, 1, 1, 1, ""), 0))
+    kinds = sorted([*_numbers(Place(0, 1, 1, 1, ""), 0), DEVICES])
     if wrong := [name + sign + kind for name, sign, kind in entries if not name or kind not in kinds]:
         raise SettingError(f"{RANK_VARIABLES} must be NAME=KIND with a kind of {', '.join(kinds)}; got {wrong[0]!r}")
     return {name: kind for name, _, kind in entries}
@@ -73,6 +75,14 @@ def _numbers(where: Place, local: int) -> dict[str, int]:
         "worker": where.worker,
         "workers": where.workers,
     }
+
+
+def _devices(where: Place, local: int, inherited: Mapping[str, str]) -> str:
+    """Return the numbers of a process's accelerators; empty where those of the worker are not known, or cannot be divided equally."""
+    text = inherited.get("TRAINYARD_ACCELERATORS_PER_REPLICA", "")
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
+    share, rest = divmod(number, where.processes)
+    return "" if rest else ",".join(map(str, range(local * share, (local + 1) * share)))
 
 
 def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[str, str]]:
@@ -96,9 +106,11 @@ def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[s
             "TORCHELASTIC_RESTART_COUNT": where.attempt - 1,
             "TORCHELASTIC_MAX_RESTARTS": 0,
             "TORCHELASTIC_USE_AGENT_STORE": False,
-            **{name: numbers[kind] for name, kind in further.items()},
+            **{name: numbers[kind] for name, kind in further.items() if kind != DEVICES},
         }
         variables = {**inherited, **{name: str(value) for name, value in ranked.items()}}
+        if devices := _devices(where, local, inherited):
+            variables.update({name: devices for name, kind in further.items() if kind == DEVICES})
         if where.processes > 1:
             # As torchrun does: each process would otherwise use all cores.
             variables.setdefault("OMP_NUM_THREADS", "1")

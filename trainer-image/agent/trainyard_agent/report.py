@@ -17,7 +17,7 @@ FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
 """The variable that names a rank's own file. Programs in other languages write a step, or such JSON, into it themselves."""
 DIR_VARIABLE = "TRAINYARD_PROGRESS_DIR"
 """The variable that names the folder of all files of a worker, below a launcher, which gives each process its rank itself."""
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID")
 """The variables by which launchers do."""
 MAX_STEP = 2**53
 """The highest number of a step: the operator accepts no higher one, since JSON is read with floats in many places."""

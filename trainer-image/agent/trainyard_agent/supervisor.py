@@ -124,9 +124,7 @@ class Supervisor:
         group, link = self._group, self._link
         # A pod that is being deleted, by whatever signal, leaves its ranks their time: `must_stop` says when that is over.
         is_leaving = group.running and link.view().final is Final.REPLACED
-        if group.failed and not (
-            group.running and (is_leaving or self._stop.expects(exited.code for exited in group.exits))
-        ):
+        if group.failed and not (group.running and (is_leaving or self._is_stopping_together())):
             self._stop_after_failure()
         elif group.running and link.must_stop():
             self._stop_by_order()
@@ -134,6 +132,16 @@ class Supervisor:
         elif group.running and not self._stop.holds and (hang := self._progress.find_hang(group.running)):
             return Result(self._diagnosis.end_hung_ranks(hang, link.report_failure))
         return None
+
+    def _is_stopping_together(self) -> bool:
+        """Return whether the ranks that have exited did so as agreed, by `must_stop` or by JAX, so that the others may save."""
+        codes = {exited.code for exited in self._group.exits}
+        return self._stop.expects(codes) or (codes <= {0, SAVED} and self._step_of_jax() is not None)
+
+    def _step_of_jax(self) -> int | None:
+        """Return the step after which all ranks have to save and exit, as JAX has agreed."""
+        self._records.look(now=True)
+        return self._records.stopped_after
 
     def _stop_after_failure(self) -> None:
         self._await_cause()
@@ -168,8 +176,11 @@ class Supervisor:
 
     def _report_stopped_step(self) -> None:
         """Report that the ranks stopped after the agreed step, whatever exit code they chose: their work is not done."""
+        if self._group.failed:
+            return
         step = self._stop.obeyed
-        if self._group.failed or step is None:
+        step = self._step_of_jax() if step is None else step
+        if step is None:
             return
         text = f"the ranks exited after step {step}, as agreed; their exit code 0 counts as {SAVED}"
         message = write(Termination(Kind.SAVED, exit_code=SAVED, step=step), text)

@@ -8,7 +8,7 @@ from typing import Any
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
-from trainyard.domain.state.snapshot import Snapshot
+from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, WorkerReport
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
@@ -50,7 +50,7 @@ class Cache:
         view = job.view
         if view is None:
             return None
-        pods = tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
+        pods = self.pods_of(view)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
         return Snapshot(
             view,
@@ -61,6 +61,10 @@ class Cache:
             agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
             coordinator_up_since=agent_registry.since_for([pod.ip for pod in pods]) if agent_registry else None,
         )
+
+    def pods_of(self, job: JobView) -> tuple[PodView, ...]:
+        """Return the pods of a job, in its own namespace alone."""
+        return tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
 
     def add_found(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
         """Add a pod or a Service that exists and was unknown. Returns whether it is known now and was not before.

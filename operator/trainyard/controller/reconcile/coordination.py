@@ -64,6 +64,7 @@ def create_coordinator(
         report_counter=reports,
         sync_counter=sync_requests,
         workers=WorkerIndex(caches.pods),
+        pods_of=lambda job: caches.of(job.namespace).pods_of(job),
     )
 
 

@@ -27,6 +27,7 @@ from trainyard.domain.status.transitions import apply_conditions
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import unused_input
 from trainyard.frameworks.environment import user_set_identity
+from trainyard.frameworks.visible_devices import hidden_devices
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
@@ -225,6 +226,8 @@ class Reconciler:
         warnings = []
         if names := user_set_identity(worker):
             note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
+            warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
+        if note := hidden_devices(worker):
             warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
         if self.executor.agent is not None and (note := unused_input(worker)):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))

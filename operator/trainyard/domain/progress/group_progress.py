@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from math import inf
 from statistics import fmean, median
 from typing import Final
 
@@ -38,7 +39,7 @@ def last_step_of(snapshot: Snapshot, worker: int) -> int | None:
 
 def _combined(ranks: Sequence[RankProgress], checkpoint: Checkpointed | None, now: datetime) -> Progress:
     """Combine the ranks. The group has the step of its last rank: what only some ranks have completed is repeated after a restart."""
-    last = min(ranks, key=lambda rank: -1 if rank.step is None else rank.step)
+    last = min(ranks, key=lambda rank: -inf if rank.step is None else rank.step)
     steps = [rank.step for rank in ranks if rank.step is not None]
     totals = [rank.total_steps for rank in ranks if rank.total_steps is not None]
     losses = [rank.loss for rank in ranks if rank.loss is not None]

@@ -8,6 +8,7 @@ GPUs that wait for each other within each pass are also compared by the time of 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import inf
 from statistics import median
 
 from trainyard.api.progress import MAX_STRAGGLERS, Straggler
@@ -83,7 +84,7 @@ def _behind(reported: Paces) -> Mapping[int, Pace]:
         for rank, seconds in reported.gemm.items()
     }
     ranks = reported.steps.keys() | reported.gemm.keys()
-    none = Pace(0.0)
+    none = Pace(-inf)
     # Of two equal ones, the step time: it says what a slow rank costs.
     return {rank: max(by_step.get(rank, none), by_gemm.get(rank, none), key=lambda pace: pace.factor) for rank in ranks}
 

@@ -84,7 +84,8 @@ def memory_advice(budget: RestartBudget, spec: TrainingJobSpec, cause: Cause) ->
     container = next(iter(inits), pod["containers"][0])
     limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     within = f" with a limit of {limit}" if limit else ""
-    if end.code == SIGBUS_CODE and end.reason != "OOMKilled":
+    # Only these two ends are counted as out of memory: OOMKilled, and SIGBUS.
+    if end.reason != "OOMKilled":
         return (
             f"out of memory {often} times without progress{within}, the last time of memory that was mapped: usually /dev/shm is full, which counts"
             f" towards resources.limits.memory of container {container['name']}; give it more, or have fewer workers load data;"

@@ -94,12 +94,11 @@ def required(nodes: Sequence[SuspectNode]) -> list[SuspectNode]:
 
 
 def _is_node_failure(cause: Cause) -> bool:
-    pod = cause.pod
-    if pod is None or cause.victim:
+    if cause.victim:
         return False
     if end := cause.failed_exit:
         return bool(end.hardware_error) or end.code in HARDWARE_CODES
-    return cause.reason is Reason.ADMISSION_REJECTED or bool(pod.disruption and pod.disruption.reason in LOSSES)
+    return cause.reason is Reason.ADMISSION_REJECTED or _reason(cause) in LOSSES
 
 
 def _reason(cause: Cause) -> str:

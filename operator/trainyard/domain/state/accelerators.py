@@ -16,6 +16,7 @@ DeviceProcesses = int | Literal["worker", "none"]
 AcceleratorTable = Mapping[str, DeviceProcesses]
 """By the name of the resource, in which `*` stands for any characters. The last name that matches applies; a name without `*` first."""
 
+TPU = "google.com/tpu"
 ACCELERATORS: AcceleratorTable = MappingProxyType(
     {
         **dict.fromkeys(("*/gpu", "*/npu", "*/xpu", "*/mlu", "*/gcu", "*/dcu", "*/gaudi"), 1),
@@ -24,7 +25,7 @@ ACCELERATORS: AcceleratorTable = MappingProxyType(
         **dict.fromkeys((f"huawei.com/Ascend{name}" for name in ("310", "310P", "910", "910A", "910B", "910C")), 1),
         **dict.fromkeys((f"huawei.com/Ascend910B{number}" for number in range(1, 5)), 1),
         # JAX and PJRT: one process drives all chips of its host.
-        **dict.fromkeys(("google.com/tpu", "cloud-tpus.google.com/*"), "worker"),
+        **dict.fromkeys((TPU, "cloud-tpus.google.com/*"), "worker"),
         # Time slices of one GPU, on which NCCL refuses a second rank. Of several MIG slices, CUDA shows a process one.
         **dict.fromkeys(("*/gpu.shared", "*/mig-*"), "worker"),
         "*/efa": "none",
@@ -78,6 +79,11 @@ def count_processes(
 def accelerators(container: Mapping[str, Any], table: AcceleratorTable = ACCELERATORS) -> int:
     """Return the accelerators that a container requests, as far as the table knows them."""
     return sum(number for name, number in _devices(container) if _lookup(name, table) not in {None, "none"})
+
+
+def requested(container: Mapping[str, Any], resource: str) -> int:
+    """Return how many devices of one kind a container requests."""
+    return dict(_devices(container)).get(resource, 0)
 
 
 def visible_accelerators(container: Mapping[str, Any], table: AcceleratorTable = ACCELERATORS) -> int:

@@ -22,11 +22,14 @@ OF_ATTEMPT = r"TRAINYARD_ATTEMPT|TRAINYARD_PREVIOUS_WORLD_SIZE|(?:PET_)?MASTER_(
 """Variables that have another value in each attempt."""
 OF_SIZE = r"TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES|PET_LOCAL_ADDR"
 """Variables that have another value in a group of another size."""
-FIELDS_OF_ATTEMPT, FIELDS_OF_SIZE = re.escape(LABEL_ATTEMPT), re.escape(ANNOTATION_WORKERS)
-"""The label and the annotation of the same meaning, which the downward API can read."""
+ALL_LABELS, ALL_ANNOTATIONS = "metadata.labels", "metadata.annotations"
+"""Field paths of the downward API's volumes: one file with all of them."""
+FIELDS_OF_ATTEMPT = rf"{re.escape(LABEL_ATTEMPT)}|\A{re.escape(ALL_LABELS)}\Z"
+FIELDS_OF_SIZE = rf"{re.escape(ANNOTATION_WORKERS)}|\A{re.escape(ALL_ANNOTATIONS)}\Z"
+"""The label and the annotation of the same meaning, which the downward API can read. A pod keeps both for its whole life."""
 NEW_IN_EACH_ATTEMPT = frozenset({"command", "args", "env"})
 """Fields of the main container whose variables the agent renews. What the kubelet has expanded in them stays."""
-IN_ALL_NAMES = ("TRAINYARD_", "MASTER_", "PET_", "WORLD_SIZE", f"{GROUP}/")
+IN_ALL_NAMES = ("TRAINYARD_", "MASTER_", "PET_", "WORLD_SIZE", f"{GROUP}/", ALL_LABELS, ALL_ANNOTATIONS)
 """Each of the names has one of these."""
 
 
@@ -104,17 +107,23 @@ def template_hash(spec: TrainingJobSpec) -> str:
     return sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:HASH_CHARACTERS]
 
 
-def dns_problem(spec: TrainingJobSpec, workers: int) -> str:
+def dns_problem(spec: TrainingJobSpec, namespace: str, workers: int) -> str:
     """Return why the workers cannot find each other by name, and the fix; empty where they can, or where one is alone.
 
-    The name of the master lacks the domain of the namespace: a pod with its own search domains for Services finds it too.
+    The name of the master lacks the domain of the namespace: a pod with its own search domains finds it where they include
+    this. `options: ndots` changes nothing: glibc tries the search domains also after a name that has enough dots.
     """
     pod: Mapping[str, Any] = spec.template["spec"]
     policy, host_network = pod.get("dnsPolicy"), bool(pod.get("hostNetwork"))
     # With hostNetwork, the kubelet takes ClusterFirst for Default.
     unused = policy not in USES_CLUSTER_DNS or (policy == "ClusterFirst" and host_network)
     searches = (pod.get("dnsConfig") or {}).get("searches") or ()
-    if workers < 2 or not unused or any(".svc" in search for search in searches):
+    if workers < 2 or not unused or any(f"{search}.".startswith(f"{namespace}.svc.") for search in searches):
         return ""
     which = f"dnsPolicy {policy}{' with hostNetwork' if host_network else ''}"
+    if policy == "None" or searches:
+        return (
+            f"{which} without {namespace}.svc.cluster.local (or the cluster's own domain) in dnsConfig.searches,"
+            " so that workers cannot find their master: add it, or leave dnsPolicy out"
+        )
     return f"{which} does not use the cluster's DNS, so that workers cannot find their master: leave dnsPolicy out"

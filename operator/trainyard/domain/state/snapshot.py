@@ -217,7 +217,7 @@ class Snapshot:
     @cached_property
     def dns_problem(self) -> str:
         """Why the desired workers cannot find each other by name; empty where they can."""
-        return dns_problem(self.job.spec, self.size.desired)
+        return dns_problem(self.job.spec, self.job.namespace, self.size.desired)
 
     @cached_property
     def ready_workers(self) -> frozenset[int]:

@@ -108,7 +108,8 @@ class Termination(BaseModel):
     @property
     def out_of_memory(self) -> bool:
         """Whether the worker exited because memory ran out. The node does not report this for processes below the agent."""
-        return self.oom_kills > 0 and (self.oom_age_seconds or 0) <= OOM_CAUSE_SECONDS
+        age = self.oom_age_seconds
+        return self.oom_kills > 0 and (age is None or age <= OOM_CAUSE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

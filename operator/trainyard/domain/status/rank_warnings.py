@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from posixpath import basename
 
 from trainyard.api.reasons import Reason
+from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue, soonest
 from trainyard.domain.state.roles import member
@@ -66,7 +67,7 @@ def _split_group(snapshot: Snapshot, now: datetime) -> ConditionUpdate | None:
     job = snapshot.job
     workers, each = snapshot.size.current, job.processes
     expected = workers * each
-    if not job.spec.framework.forms_torch_group or expected == 1:
+    if not job.spec.framework.forms_one_group or expected == 1:
         return None
     formed = [report.groups for report in snapshot.attempt_reports if report.groups and report.index < workers]
     sizes, leaders = {groups.size for groups in formed}, sum(groups.leaders for groups in formed)
@@ -74,7 +75,7 @@ def _split_group(snapshot: Snapshot, now: datetime) -> ConditionUpdate | None:
         if sizes == {expected}:
             return Clear(C.GROUP_SPLIT, Reason.GROUP_FORMED, f"the ranks formed one group of {expected}")
         return _one_process_each(snapshot, formed) if formed else _one_program_each(snapshot, now)
-    size = formed[0].size
+    (size,) = sizes
     message = (
         f"{leaders} groups of {counted(size, 'rank')} train beside each other; expected was one group of {expected} ranks"
         f" (replicas x processesPerReplica: {workers} x {each}); {_advice(job, formed, workers)};"
@@ -145,6 +146,11 @@ def _one_process_each(snapshot: Snapshot, formed: Sequence[FormedGroups]) -> Con
 
 def _advice(job: JobView, formed: Sequence[FormedGroups], workers: int) -> str:
     """Return what to change so that the ranks form one group."""
+    if job.spec.framework is Framework.JAX:
+        return (
+            "call jax.distributed.initialize() without arguments in each process, before anything else of JAX,"
+            " and set none of the variables of ranks yourself"
+        )
     if any(groups.leaders > 1 for groups in formed):
         return "the command runs once for each process and starts its own ranks: set processesPerReplica: 1"
     main = job.spec.template["spec"]["containers"][0]

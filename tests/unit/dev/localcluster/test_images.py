@@ -49,7 +49,8 @@ def test_existing_image_is_not_rebuilt(image: images.Image, tmp_path: Path) -> N
 
 def test_unknown_image_name_lists_the_valid_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        LocalClusterError, match="there is no image trainr; there are operator, trainer, cuda, frameworks"
+        LocalClusterError,
+        match="there is no image trainr; there are operator, trainer, cuda, frameworks, frameworks-jax",
     ):
         images.build("operator", "trainr", paths=Paths(tmp_path))
 
@@ -59,7 +60,10 @@ def test_the_command_line_says_what_is_wrong(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert images.main(["build", "trainr"]) == 1
-    assert capsys.readouterr().err == "there is no image trainr; there are operator, trainer, cuda, frameworks\n"
+    assert (
+        capsys.readouterr().err
+        == "there is no image trainr; there are operator, trainer, cuda, frameworks, frameworks-jax\n"
+    )
 
 
 def copy(root: Path) -> None:
@@ -80,6 +84,7 @@ def test_image_hash_changes_with_its_base_image(tmp_path: Path, monkeypatch: pyt
         "trainer",
         "cuda",
         "frameworks",
+        "frameworks-jax",
     ]
 
 

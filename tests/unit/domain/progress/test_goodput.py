@@ -251,3 +251,7 @@ def test_first_step_may_be_zero() -> None:
     assert parts(status) == (10, 20, 0, 0, 0)
     assert status.goodput is not None
     assert status.goodput.furthest_step == 10
+
+
+def test_step_counts_within_one_second() -> None:
+    assert parts(after_report(TRAINS, 11, first=1, active=30.5, took=0.5)) == (10.5, 20, 0, 0, 0)

@@ -154,3 +154,23 @@ def test_percentage_is_rounded_down() -> None:
     seen = reported(job(1).running(), RankProgress(0, 199, "train", total_steps=200))
     assert seen is not None
     assert seen.percent == 99
+
+
+def test_first_step_is_further_than_none() -> None:
+    seen = reported(job(2).running(), RankProgress(0, 0, "train"), RankProgress(0, None, "compile"))
+    assert seen is not None
+    assert seen.phase == "compile"
+
+
+def test_steps_beyond_the_total_are_100_percent() -> None:
+    seen = reported(job(1).running(), RankProgress(0, 300, "train", total_steps=200))
+    assert seen is not None
+    assert seen.percent == 100
+
+
+@pytest.mark.parametrize("steps", [(100, 200), (200, 100)])
+def test_newest_checkpoint_of_all_ranks_counts(steps: tuple[float, float]) -> None:
+    ranks = [RankProgress(0, 207, "train", measured={"checkpoint_step": step}) for step in steps]
+    seen = reported(job(2).running(), *ranks)
+    assert seen is not None
+    assert seen.checkpoint == Checkpointed(step=200, seconds=None, time=NOW)

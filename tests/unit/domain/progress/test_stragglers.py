@@ -113,6 +113,7 @@ def test_reconciles_when_the_window_ends() -> None:
         pytest.param([0.2, 0.2, 0.31, 0.2], [2], id="by half"),
         pytest.param([0.2, 0.2, 0.01, 0.2], [], id="one is quicker"),
         pytest.param([0.4, 0.2, 0.2, 0.2, 0.5], [0, 4], id="two of five"),
+        pytest.param([0.02, 0.02, 0.04, 0.02], [], id="twice as slow, by less than a twentieth of the step"),
         pytest.param([0.4, 0.4, 0.4, 0.2, 0.2], [], id="most are as slow: then that is the pace"),
         pytest.param([0.2, 0.6, 0.2], [1], id="three are enough"),
         pytest.param([0.2, 9.0], [], id="of two ranks, either may be normal"),

@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from tests.support.jobs import NOW, SUPERVISED, Scene, ago, job
 from tests.unit.domain.recovering import RUNS, act, after, made_in
 from trainyard.api.agent_protocol import AgentState
@@ -183,3 +185,16 @@ def test_giving_up_waiting_is_not_counted_again() -> None:
     status = act(meets.failed(1, exit_code=1, seconds_ago=1)).status
     assert (status.attempt, status.restarts.failures, status.restarts.disruptions) == (3, 1, 1)
     assert made_in(meets.with_status(**dict(status))) == [1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        RUNS.disconnected(1, seconds_ago=2).rejected(1),
+        RUNS.disconnected(1, seconds_ago=2).disrupted(1),
+        RUNS.disconnected(1, seconds_ago=2).failed(1).pod(1, phase="Running", ended=False),
+    ],
+    ids=["ended", "disrupted", "exited beside a sidecar"],
+)
+def test_known_outcome_of_a_silent_worker_is_final(scene: Scene) -> None:
+    assert act(scene).status.attempt == 2

@@ -101,6 +101,13 @@ def test_message_names_the_memory_limit_and_remedy(template: dict[str, Any], lim
     )
 
 
+def test_oom_killed_process_needs_no_shared_memory() -> None:
+    failed = after({**BUS, **OOM, "exit_code": 135}, {**OOM, "exit_code": 135}).condition(C.FAILED)
+    assert failed is not None
+    assert "mapped" not in failed.message
+    assert "(resources.limits.memory), or have it use less" in failed.message
+
+
 def test_known_step_shows_a_leak_without_progress() -> None:
     """An attempt of an hour is progress only where the step is unknown."""
     scene = job(3)

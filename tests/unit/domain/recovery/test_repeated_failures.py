@@ -12,7 +12,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.plan import plan
-from trainyard.domain.recovery.repeated_failures import KNOWN_CAUSES, proof
+from trainyard.domain.recovery.repeated_failures import KNOWN_CAUSES, advice, proof
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.termination import Exit, Kind
 
@@ -174,3 +174,12 @@ def test_failures_in_one_pod_prove_nothing() -> None:
     unknown = replace(cause, pod=replace(failed, exit=Exit(NOW, 1, "Error", "")))
     assert proof(row.evolve(pods=["a", "b"]), unknown) == ""
     assert "9 attempts in 2 pods" in proof(row.evolve(pods=["a", "b"]), cause)
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [("", ""), ("of a newer agent", ""), ("program", ""), ("noHome", f"; {KNOWN_CAUSES['noHome'].fix}")],
+)
+def test_advice_ends_the_sentence_where_known(cause: str, expected: str) -> None:
+    failed = replace(ONE.pods[0], exit=Exit(NOW, 1, "Error", "", cause=cause))
+    assert advice(Cause(Reason.WORKER_FAILED, 0, failed, NOW)) == expected

@@ -6,6 +6,8 @@ from tests.support.jobs import NOW, TEMPLATE, job
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
 from trainyard.domain.plan import plan
+from trainyard.domain.recovery.start_errors import start_fix
+from trainyard.domain.state.termination import Exit
 
 RUNC = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "
@@ -83,6 +85,11 @@ def test_other_start_errors_are_retried(message: str) -> None:
 def test_refusal_after_the_start_is_the_whole_log(message: str, phase: Phase) -> None:
     ended = job(1).running().failed(0, exit_code=255, reason="Error", message=message)
     assert plan(ended.snapshot, NOW).status.phase is phase
+
+
+@pytest.mark.parametrize(("code", "has_fix"), [(0, False), (255, True)])
+def test_successful_exit_needs_no_fix(code: int, *, has_fix: bool) -> None:
+    assert bool(start_fix(Exit(NOW, code, "Other", "exec /job/train.sh: exec format error"))) is has_fix
 
 
 def test_rule_of_the_user_wins() -> None:

@@ -50,6 +50,7 @@ def running(*nodes: SuspectNode, **recovery: Any) -> Scene:
         pytest.param(running().failed(1, exit_code=91), False, id="a hang, which all workers see"),
         pytest.param(running().failed(1, exit_code=137, reason="OOMKilled"), False, id="too little memory"),
         pytest.param(running().failed(1, exit_code=92, seconds_ago=10), False, id="a victim"),
+        pytest.param(running().failed(1, exit_code=139, peer_lost=True), False, id="a victim that crashed"),
         pytest.param(running().disrupted(1), False, id="preemption"),
         pytest.param(running().deleted(1), False, id="deleted by somebody"),
         pytest.param(running().gone(1), False, id="gone without a trace"),

@@ -39,6 +39,7 @@ def test_group_trains_until_joining_workers_are_ready() -> None:
     assert (seen.attempt, seen.phase, seen.ready, seen.restarts.resizes) == (1, Phase.RUNNING, "2/4", 0)
     assert summarize(seen.conditions)["Running"] == because(Reason.WORKERS_RUNNING)
     assert summarize(seen.conditions)["Resizing"] == because(Reason.WORKERS_JOINING)
+    assert not seen.holds(C.SCALING_LIMITED)
     resizing = seen.condition(C.RESIZING)
     assert resizing is not None
     assert resizing.message == "1 of 2 joining workers is ready; the group trains until all are ready"

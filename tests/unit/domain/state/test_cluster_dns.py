@@ -10,7 +10,7 @@ from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
 from trainyard.domain.state.job_template import dns_problem
 
-SVC = {"nameservers": ["10.96.0.10"], "searches": ["ns.svc.cluster.local"]}
+SVC = {"nameservers": ["10.96.0.10"], "searches": ["ns.svc.cluster.local", "svc.cluster.local"]}
 BROKEN = (
     "dnsPolicy Default does not use the cluster's DNS, so that workers cannot find their master: leave dnsPolicy out"
 )
@@ -18,6 +18,10 @@ BROKEN = (
 
 def template(**pod: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "main", "image": "trainer:1"}], **pod}}
+
+
+def searching(*domains: str) -> dict[str, Any]:
+    return {"nameservers": ["10.96.0.10"], "searches": [*domains]}
 
 
 @pytest.mark.parametrize(
@@ -30,18 +34,31 @@ def template(**pod: Any) -> dict[str, Any]:
         ({"dnsPolicy": "ClusterFirst", "hostNetwork": True}, "dnsPolicy ClusterFirst with hostNetwork does not"),
         ({"dnsPolicy": "Default"}, "dnsPolicy Default does not"),
         ({"dnsPolicy": "Default", "dnsConfig": SVC}, ""),
-        ({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["8.8.8.8"]}}, "dnsPolicy None does not"),
+        (
+            {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["8.8.8.8"]}},
+            "dnsPolicy None without ns.svc.cluster.local",
+        ),
+        ({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["10.96.0.10"]}}, "dnsPolicy None without ns.svc."),
+        ({"dnsPolicy": "None", "dnsConfig": searching("other.svc.cluster.local")}, "dnsPolicy None without ns.svc."),
+        ({"dnsPolicy": "None", "dnsConfig": searching("svc.cluster.local")}, "dnsPolicy None without ns.svc."),
+        ({"dnsPolicy": "None", "dnsConfig": searching("ns.svcs.example.com")}, "dnsPolicy None without ns.svc."),
+        ({"dnsPolicy": "Default", "dnsConfig": searching("other.svc.cluster.local")}, "dnsPolicy Default without"),
         ({"dnsPolicy": "None", "dnsConfig": SVC}, ""),
+        ({"dnsPolicy": "None", "dnsConfig": searching("other.svc.example.com", "ns.svc.example.com")}, ""),
+        ({"dnsPolicy": "None", "dnsConfig": searching("ns.svc.cluster.local.")}, ""),
+        ({"dnsPolicy": "None", "dnsConfig": SVC | {"options": [{"name": "ndots", "value": "0"}]}}, ""),
+        ({"dnsConfig": searching("other.svc.cluster.local")}, ""),
+        ({"dnsConfig": {"options": [{"name": "ndots", "value": "1"}]}}, ""),
     ],
 )
 def test_template_without_cluster_dns(pod: dict[str, Any], starts: str) -> None:
-    problem = dns_problem(spec(2, template=template(**pod)), 2)
+    problem = dns_problem(spec(2, template=template(**pod)), "ns", 2)
     assert problem.startswith(starts)
     assert bool(problem) is bool(starts)
 
 
 def test_single_worker_needs_no_name() -> None:
-    assert dns_problem(spec(1, template=template(dnsPolicy="Default")), 1) == ""
+    assert dns_problem(spec(1, template=template(dnsPolicy="Default")), "ns", 1) == ""
 
 
 def test_problem_is_in_condition_and_event() -> None:

@@ -24,6 +24,11 @@ def another(**fields: Any) -> Json:
     return {"name": "other", "image": "tool:1", **fields}
 
 
+def pod_fields(path: str) -> Json:
+    """Return a volume of the downward API that has this field as a file."""
+    return {"name": "pod", "downwardAPI": {"items": [{"path": "field", "fieldRef": {"fieldPath": path}}]}}
+
+
 FIXED = {
     "main command": template({"command": ["train", f"--out=/out/{ATTEMPT}"]}),
     "main argument": template({"args": [f"/out/{ATTEMPT}"]}),
@@ -48,6 +53,10 @@ FIXED = {
     "volume of the label": template(
         volumes=[{"name": "out", "downwardAPI": {"items": [{"path": "attempt", **BY_LABEL}]}}]
     ),
+    "volume of all labels": template(volumes=[pod_fields("metadata.labels")]),
+    "projected volume of all labels": template(
+        volumes=[{"name": "pod", "projected": {"sources": [pod_fields("metadata.labels")]}}]
+    ),
     "annotation": template(metadata={"annotations": {"example.com/out": ATTEMPT}}),
 }
 RENEWED = {
@@ -55,6 +64,8 @@ RENEWED = {
     "main command's shell": template({"command": SHELL}),
     "main command's escape": template({"args": [f"${ATTEMPT}"]}),
     "rank": template({"args": ["--rank=$(RANK)"]}),
+    "volume of the pod's name": template(volumes=[pod_fields("metadata.name")]),
+    "volume of one other label": template(volumes=[pod_fields("metadata.labels['team']")]),
     "pod name": template({"volumeMounts": [{"name": "out", "mountPath": "/out", "subPathExpr": "$(POD_NAME)"}]}),
     "longer name": template(beside=[another(args=["$(MY_TRAINYARD_ATTEMPTS)"])]),
     "variable set by hand": template(beside=[another(env=[{"name": "MASTER_PORT", "value": "29500"}])]),
@@ -79,4 +90,9 @@ def test_renewed_values_keep_the_pods(where: str) -> None:
 @pytest.mark.parametrize("name", ["TRAINYARD_REPLICAS", "WORLD_SIZE", "PET_NNODES", "PET_LOCAL_ADDR"])
 def test_value_of_size_excludes_a_resize_in_place(name: str) -> None:
     made = job(2, template=template({"volumeMounts": [{"mountPath": "/out", "subPathExpr": f"$({name})"}]}))
+    assert (has_fixed_values(made.spec), made.job.pods_fit_other_sizes) == (False, False)
+
+
+def test_volume_of_annotations_excludes_resize_in_place() -> None:
+    made = job(2, template=template(volumes=[pod_fields("metadata.annotations")]))
     assert (has_fixed_values(made.spec), made.job.pods_fit_other_sizes) == (False, False)

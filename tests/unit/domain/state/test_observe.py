@@ -323,7 +323,7 @@ def test_status_of_a_newer_operator_can_be_read() -> None:
 
 def test_spec_of_a_newer_operator_cannot() -> None:
     with pytest.raises(ValidationError, match="framework"):
-        job_view(tj({"framework": "jax"}))
+        job_view(tj({"framework": "quantum"}))
 
 
 @pytest.mark.parametrize("grace", [10**11, 2**63 - 1])

@@ -74,6 +74,9 @@ def test_oom_counts_for_thirty_seconds() -> None:
         data = read(f'{VALID},"oomKills":1,"oomAgeSeconds":{age}}}').data
         assert data is not None
         assert data.out_of_memory is expected
+    data = read(f'{VALID},"oomKills":1}}').data
+    assert data is not None
+    assert data.out_of_memory, "an age that is not known"
     data = read(f'{VALID},"oomKills":0,"oomAgeSeconds":0}}').data
     assert data is not None
     assert not data.out_of_memory
@@ -83,3 +86,8 @@ def test_oom_counts_for_thirty_seconds() -> None:
 def test_line_has_at_most_1024_bytes(length: int, *, is_data: bool) -> None:
     line = '{"trainyard":1,"kind":"failed"'.ljust(length - 1) + "}"
     assert (read(line).data is not None) is is_data
+
+
+@pytest.mark.parametrize(("rank", "is_data"), [(999_999_999, True), (1_000_000_000, False)])
+def test_rank_has_at_most_nine_digits(rank: int, *, is_data: bool) -> None:
+    assert (read(f'{VALID},"rank":{rank}}}').data is not None) is is_data

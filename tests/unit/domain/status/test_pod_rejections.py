@@ -46,6 +46,11 @@ def test_deadline_that_comes_sooner_is_kept() -> None:
     assert after(scene, QUOTA).requeue_after == 7.0
 
 
+def test_later_deadline_does_not_delay_the_retry() -> None:
+    scene = job(3, lifecycle={"activeDeadlineSeconds": 1000})
+    assert after(scene, QUOTA).requeue_after == 15.0
+
+
 def test_invalid_template_fails_the_job() -> None:
     decided = after(job(3), Refusal(Reason.INVALID_TEMPLATE, "containers[0].image: Required value"))
     failed = decided.status.condition(C.FAILED)

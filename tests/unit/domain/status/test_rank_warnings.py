@@ -211,6 +211,16 @@ def test_advice_fits_the_command(command: str, advice: str) -> None:
         assert advice in message(made, C.GROUP_SPLIT)
 
 
+def test_jax_processes_that_compute_alone_are_reported() -> None:
+    for scene, formed in (
+        (training(2, framework="jax"), [(1, 1), (1, 1)]),
+        (training(1, 2, framework="jax"), [(1, 2)]),
+    ):
+        assert "call jax.distributed.initialize() without arguments" in message(act(scene, formed), C.GROUP_SPLIT)
+    joined = act(training(2, 2, framework="jax"), [(4, 1), (4, 0)])
+    assert message(joined, C.GROUP_SPLIT) == ""
+
+
 def test_advice_ignores_commands_of_sidecars() -> None:
     sidecar = {"name": "proxy", "image": "proxy:1", "command": ["proxy"]}
     main = {"name": "main", "image": "trainer:1", "command": ["torchrun", "--standalone", "train.py"]}

@@ -8,8 +8,10 @@ from tests.support.jobs import NOW, Scene, because, condition, job, summarize, w
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase, TrainingJobStatus
 from trainyard.api.worker_status import WorkerStatus
+from trainyard.domain.decisions import PodChanges
 from trainyard.domain.plan import plan
 from trainyard.domain.state.worker_views import PodIssue
+from trainyard.domain.status.report import report
 
 ALL = job(3).running()
 
@@ -125,3 +127,38 @@ def test_succeeded_worker_is_not_listed_as_unhealthy() -> None:
 
 def test_running_worker_with_an_issue_is_not_listed() -> None:
     assert seen(ALL.pod(0, issue=PodIssue("Unhealthy", "a probe failed"))).workers == []
+
+
+@pytest.mark.parametrize(
+    ("scene", "message"),
+    [
+        pytest.param(job(3).started(), "0 of 3 workers started; 3 wait for a node", id="no pods"),
+        pytest.param(ALL.started(attempt=2), "waiting for 3 pods of earlier attempts to terminate", id="only old pods"),
+        pytest.param(
+            replace(ALL, pods=(*ALL.pods, worker(0, attempt=0))),
+            "all 3 workers are running or have succeeded",
+            id="also an old pod",
+        ),
+    ],
+)
+def test_only_old_pods_are_waited_for(scene: Scene, message: str) -> None:
+    running = seen(scene).condition(C.RUNNING)
+    assert running is not None
+    assert running.message == message
+
+
+@pytest.mark.parametrize(
+    ("scene", "reason", "message"),
+    [
+        pytest.param(ALL.failed(1, exit_code=7), "Error", "exit code 7", id="an exit"),
+        pytest.param(
+            ALL.pod(1, phase="Failed", ended=True, running=False, issue=PodIssue("Odd", "no exit")),
+            "Odd",
+            "no exit",
+            id="no exit",
+        ),
+    ],
+)
+def test_failed_worker_is_listed_until_the_verdict(scene: Scene, reason: str, message: str) -> None:
+    [unwell] = report(scene.snapshot, PodChanges(), NOW).changes["workers"]
+    assert (unwell.name, unwell.reason, unwell.message) == ("train-worker-1-1", reason, message)

@@ -13,6 +13,8 @@ from trainyard.api.internal_status import CoordinatedStop
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.plan import plan
+from trainyard.domain.recovery.failure_policy import apply_failure_policy
+from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.worker_views import AgentView
 from trainyard.domain.stop.coordinated_stop import plan_coordinated_stop
 
@@ -281,3 +283,20 @@ def test_job_without_agents_does_not_wait() -> None:
     fresh = replace(job(1).running(), agents={}, coordinator_up_since=ago(1))
     assert act(fresh.with_spec(lifecycle={"suspend": True})).status.suspended
     assert act(fresh.deleted(0)).status.attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("stop", "code", "failures"),
+    [
+        pytest.param(KNOWN, 90, 0, id="as requested"),
+        pytest.param(KNOWN, 1, 1, id="an error instead"),
+        pytest.param(ASKED, 90, 1, id="no step was named"),
+        pytest.param(None, 90, 1, id="no stop"),
+    ],
+)
+def test_only_the_requested_exit_ignores_rules(stop: CoordinatedStop | None, code: int, failures: int) -> None:
+    rules = {"rules": [{"action": "Restart", "exitCodes": [1, 90]}]}
+    scene = ABLE.with_spec(recovery=rules).with_status(coordinated_stop=stop).failed(1, exit_code=code)
+    cause = Cause(Reason.WORKER_FAILED, 1, scene.pods[1], NOW)
+    decided = apply_failure_policy(cause, scene.snapshot, NOW)
+    assert decided.changes["restarts"].failures == failures
