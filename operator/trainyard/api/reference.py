@@ -129,12 +129,15 @@ def _fields(schema: Schema, prefix: str) -> Iterator[tuple[str, str, str, str]]:
     for name, field in schema["properties"].items():
         star = "*" if name in schema.get("required", ()) else ""
         yield prefix + name, star, _type(field), field["description"].replace("|", "\\|")
-        if name == "template":
-            continue
-        if "properties" in field:
+        if _is_ours(field):
             yield from _fields(field, f"{prefix}{name}.")
-        if "properties" in field.get("items", {}):
+        if _is_ours(field.get("items", {})):
             yield from _fields(field["items"], f"{prefix}{name}[].")
+
+
+def _is_ours(schema: Schema) -> bool:
+    """Return whether this object has fields of this project. Those of Kubernetes have no descriptions."""
+    return all("description" in field for field in schema.get("properties", {"": {}}).values())
 
 
 def _type(field: Schema) -> str:

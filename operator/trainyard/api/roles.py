@@ -59,7 +59,10 @@ class FrameworkRoles:
     @property
     def names(self) -> list[RoleName]:
         """The roles that the framework has."""
-        return [*self.roles, *(name for name in (self.variant[1].roles if self.variant else ()) if name not in self.roles)]
+        return [
+            *self.roles,
+            *(name for name in (self.variant[1].roles if self.variant else ()) if name not in self.roles),
+        ]
 
 
 _GOES_ON = RoleRule(alone=True)

@@ -73,7 +73,12 @@ class Framework(StrEnum):
     @property
     def starts_together(self) -> bool:
         """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
-        return self in {Framework.XGBOOST, Framework.LIGHTGBM}
+        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW}
+
+    @property
+    def has_one_process(self) -> bool:
+        """Whether one process of a worker drives all its accelerators, unless the user wants more."""
+        return self is Framework.TENSORFLOW
 
     @property
     def needs_addresses(self) -> bool:

@@ -27,8 +27,8 @@ from trainyard.api.job_conditions import (
     ConditionType as ConditionType,  # noqa: PLC0414 - the same
     summary,
 )
-from trainyard.api.roles import MAX_ROLES, is_worker
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
+from trainyard.api.roles import MAX_ROLES, is_worker
 from trainyard.api.worker_status import RoleStatus, WorkerStatus
 
 MAX_SUSPECT_NODES = 16

@@ -83,7 +83,7 @@ def assignment(pod: PodView, job: JobView, pods: Sequence[PodView] = ()) -> Assi
     if framework.needs_addresses and not addresses:
         return Assignment(status.attempt, run=False, environment={})
     address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
-    worker = Worker(job, pod.index, status.attempt, size, address, addresses)
+    worker = Worker(job.of_member(pod.index), pod.index, status.attempt, size, address, addresses)
     return Assignment(
         status.attempt,
         run=True,

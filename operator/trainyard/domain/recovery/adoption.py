@@ -47,8 +47,7 @@ def _without_forged(snapshot: Snapshot) -> list[PodView]:
     return [
         pod
         for pod in snapshot.pods
-        if pod.attempt <= stored
-        or (pod.index in members and oldest.get(pod.index, pod.attempt) >= pod.attempt)
+        if pod.attempt <= stored or (pod.index in members and oldest.get(pod.index, pod.attempt) >= pod.attempt)
     ]
 
 

@@ -210,7 +210,9 @@ def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None 
 
 def made_of(since: int, replaced: Mapping[int, int], workers: int, container: int | None = None) -> Group | None:
     """Return the group; None where it has too many replacements. `replaced`: the attempt of each replacement, by worker."""
-    ranges = consecutive((worker for worker in replaced if worker < workers or not is_worker(worker)), replaced.__getitem__)
+    ranges = consecutive(
+        (worker for worker in replaced if worker < workers or not is_worker(worker)), replaced.__getitem__
+    )
     others = [_replacement(run, replaced[run[0]]) for run in ranges]
     if len(others) > MAX_REPLACEMENTS:
         return None
@@ -235,7 +237,7 @@ def _describe_new_pods(new: AbstractSet[int]) -> str:
     few = sorted(new)
     if len(few) == 1:
         return f"a new pod for {member(few[0])}"
-    return f"new pods for {counted(len(few), 'worker' if all(map(is_worker, few)) else 'member')} ({_listed(few)})"
+    return f"new pods for {counted(len(few), 'worker' if all(map(is_worker, few)) else 'member')} ({_listed(few).removeprefix('workers ')})"
 
 
 def _listed(few: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ def parse_worker_pod(name: str) -> tuple[int, int]:
         raise ValueError(f"{name} is not the name of a worker's pod")
     role, number = parts[1], int(parts[2])
     if role != ROLE_WORKER and number >= MAX_ROLE_REPLICAS:
-        raise ValueError(f"{name} has a number that no member of a role has")
+        raise ValueError(f"{name} is not the name of a worker's pod")
     return member_index(role, number), int(parts[3])
 
 
