@@ -14,6 +14,8 @@ MAX_RESOURCES_LENGTH = 1024
 """Characters of the extended resources of a worker."""
 MAX_REPLACEMENTS = 64
 """Runs of workers that got new pods since the group was created. With more, all workers get new pods."""
+MAX_RECREATED = 256
+"""Members whose pod was created again in the running attempt. With more, the oldest pods count as lost again."""
 MAX_REPEAT_PODS = 8
 """Pods of a repeated failure that are stored, and nodes."""
 
@@ -98,6 +100,19 @@ class Group(Model):
     """The worker whose container restarts in its pod before the attempt starts."""
 
 
+class Recreated(Model):
+    """A member that goes on alone, whose pod was created again in the running attempt."""
+
+    member: int = Field(ge=0, le=MAX_MEMBER_INDEX)
+    """The index of the member."""
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    """The attempt for which its first pod was created."""
+    count: int = Field(ge=1, le=MAX_JSON_INTEGER)
+    """How often it got a new pod since then."""
+    launched: bool = False
+    """Whether the last of these pods has existed: from then on, a missing pod is lost again."""
+
+
 class Joining(Model):
     """Workers that will join the group. Their pods start while the group trains."""
 
@@ -178,6 +193,12 @@ class InternalStatus(Model):
 
     group: Group | None = None
     """The pods of the current attempt, if some are older than it: their processes restarted in place."""
+    recreated: list[Recreated] = Field(
+        default=[],
+        max_length=MAX_RECREATED,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["member"]},
+    )
+    """Members whose pods were created again while the others went on."""
     joining: Joining | None = None
     """Workers that start while the group trains: `replicas` was raised, or capacity for missing workers has come back."""
     scale_up_paused_since: Time | None = None

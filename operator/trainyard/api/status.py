@@ -16,6 +16,7 @@ from trainyard.api.internal_status import (
     Group,
     InternalStatus,
     Joining,
+    Recreated,
     Rendezvous,
     RestartBudget,
     StackDump,
@@ -242,9 +243,19 @@ class TrainingJobStatus(Model):
             return group.size
         return joining.current_size if joining else None
 
-    def has(self, worker: int, attempt: int) -> bool:
-        """Return whether the worker's pod that was created for `attempt` belongs to the current attempt."""
-        return self.includes(worker) and attempt == self.created_in_attempt(worker)
+    def has(self, worker: int, attempt: int, recreated: int = 0) -> bool:
+        """Return whether the worker's pod that was created for `attempt` belongs to the current attempt.
+
+        `recreated`: how often the pod was created again in that attempt.
+        """
+        is_newest = attempt == self.created_in_attempt(worker) and recreated == self.recreated(worker)
+        return self.includes(worker) and is_newest
+
+    def recreated(self, worker: int) -> int:
+        """Return how often the worker's pod was created again while the others went on."""
+        attempt = self.created_in_attempt(worker)
+        found = (e.count for e in self.internal.recreated if e.member == worker and e.attempt == attempt)
+        return next(found, 0)
 
     def is_joining(self, worker: int, attempt: int) -> bool:
         """Return whether the worker's pod that was created for `attempt` will join the group."""
@@ -335,6 +346,7 @@ class StatusChanges(TypedDict, total=False):
     workers: list[WorkerStatus]
 
     group: Group | None
+    recreated: list[Recreated]
     joining: Joining | None
     scale_up_paused_since: datetime | None
     previous_size: int | None

@@ -29,3 +29,5 @@ class RoleStatus(Model):
     """The desired number of members."""
     ready_replicas: int = Field(ge=0, le=MAX_JSON_INTEGER)
     """Members whose pod is ready, or has succeeded."""
+    restarts: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
+    """How often their containers have restarted in their pods, where the members of the role restart alone."""

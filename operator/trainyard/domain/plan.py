@@ -27,6 +27,7 @@ from trainyard.domain.progress.group_progress import progress
 from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.adoption import lost_attempt
 from trainyard.domain.recovery.agent_reports import MergedReports
+from trainyard.domain.recovery.lone_members import restore_lone_members
 from trainyard.domain.recovery.outdated_group import replace_outdated_group
 from trainyard.domain.recovery.root_cause import find_cause, root_cause_wait_left
 from trainyard.domain.recovery.start_errors import never_starts
@@ -137,13 +138,15 @@ def _decide(agents: MergedReports, deadlines: Deadlines, now: datetime) -> Step 
         return resize.resize(snapshot, was, now)
     if snapshot.job.status.awaiting_rendezvous and snapshot.coordinator_up_since is None:
         return Restart(Reason.AGENT_DISABLED, "the rendezvous cannot open: the coordinator is disabled")
-    if cause := find_cause(snapshot.current, snapshot.created):
+    needed = [pod for pod in snapshot.current if not snapshot.job.is_lone(pod.index)]
+    if cause := find_cause(needed, [index for index in snapshot.created if not snapshot.job.is_lone(index)]):
         wait = root_cause_wait_left(cause, now) or agents.undecided
         if wait:
             return Outcome(requeue_after=whole_seconds(wait))
         return failure_policy.apply_failure_policy(cause, snapshot, now)
     return (
-        never_starts(snapshot.job, snapshot.current)
+        restore_lone_members(snapshot)
+        or never_starts(snapshot.job, snapshot.current)
         or released_nodes(snapshot.job, snapshot.current, now)
         or resize.fit_to_capacity(snapshot, now)
         or deadlines.startup

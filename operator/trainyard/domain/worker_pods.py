@@ -79,8 +79,8 @@ def _to_create(snapshot: Snapshot) -> bool:
 def _create_workers(snapshot: Snapshot) -> list[Action]:
     """Return the creations of the workers that are missing."""
     status, replicas = snapshot.job.status, snapshot.size.desired
-    missing = snapshot.missing if _to_create(snapshot) else ()
-    return [CreateWorker(i, status.created_in_attempt(i), replicas) for i in missing]
+    missing = snapshot.missing if _to_create(snapshot) else [i for i in snapshot.missing if status.recreated(i)]
+    return [CreateWorker(i, status.created_in_attempt(i), replicas, status.recreated(i)) for i in missing]
 
 
 def _created_event(snapshot: Snapshot) -> list[Event]:

@@ -118,6 +118,8 @@ def common_variables(worker: Worker) -> list[Json]:
     }
     if worker.spec.roles:
         variables["TRAINYARD_ROLE"] = worker.role
+    if worker.job.is_lone(worker.index):
+        variables["TRAINYARD_RESTARTS_ALONE"] = "1"
     if (before := worker.job.status.internal.previous_size) is not None:
         variables["TRAINYARD_PREVIOUS_WORLD_SIZE"] = str(before * worker.job.processes)
     if (parallelism := worker.spec.parallelism) is not None:

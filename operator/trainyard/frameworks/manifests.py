@@ -81,7 +81,7 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
-        waits = joins or job.spec.framework.starts_together
+        waits = joins or job.spec.framework.starts_together or job.is_lone(worker.index)
         spec = with_waiting_probes(with_coordinator(spec, endpoint, waits=waits))
     spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
     spec = _with_node_affinity(worker, spec)
@@ -89,7 +89,8 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
     defaults: Json = {"enableServiceLinks": False}
     if worker.host_network:
         defaults["dnsPolicy"] = "ClusterFirstWithHostNet"
-    return defaults | spec | {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}
+    policy = "OnFailure" if job.is_lone(worker.index) else "Never"
+    return defaults | spec | {"restartPolicy": policy, "hostname": worker.host, "subdomain": job.name}
 
 
 def service(job: JobView) -> Json:

@@ -28,6 +28,8 @@ class Worker:
     """The address of worker 0, where not all workers started with this attempt."""
     addresses: Sequence[str] = ()
     """The IP addresses of all workers, by index; empty where the framework needs none, and before all of them run."""
+    recreated: int = 0
+    """How often its pod was created before in this attempt."""
 
     @property
     def spec(self) -> TrainingJobSpec:
@@ -63,7 +65,7 @@ class Worker:
     @property
     def pod_name(self) -> str:
         """The pod's name, never used twice."""
-        return worker_pod(self.job.name, self.index, self.attempt)
+        return worker_pod(self.job.name, self.index, self.attempt, self.recreated)
 
     @property
     def host(self) -> str:

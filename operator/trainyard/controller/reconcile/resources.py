@@ -205,7 +205,7 @@ def pod_record(raw: Mapping[str, Any]) -> PodView:
     """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job."""
     pod = pod_view(raw)
     job = _check_owner(raw)
-    if pod.name != worker_pod(job["name"], pod.index, pod.attempt):
+    if pod.name != worker_pod(job["name"], pod.index, pod.attempt, pod.recreated):
         # For example a copy for debugging: it would count as the worker whose index it has in its name.
         raise ValueError(f"{pod.name} is not the name of a worker of {job['name']}")
     return pod

@@ -68,7 +68,11 @@ def _attempt_of_all_agents(snapshot: Snapshot) -> int:
 
 def _newest_pods(snapshot: Snapshot, attempt: int) -> list[PodView]:
     """Return the newest pod of each worker, up to this attempt."""
-    newest = {pod.index: pod for pod in sorted(snapshot.pods, key=lambda pod: pod.attempt) if pod.attempt <= attempt}
+    newest = {
+        pod.index: pod
+        for pod in sorted(snapshot.pods, key=lambda pod: (pod.attempt, pod.recreated))
+        if pod.attempt <= attempt
+    }
     return [newest[i] for i in snapshot.job.members(snapshot.size.desired) if i in newest]
 
 

@@ -17,7 +17,7 @@ from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
 from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
-from trainyard.domain.state.roles import role_members, role_of, template_of
+from trainyard.domain.state.roles import role_members, role_of, rule_of, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
 
@@ -62,6 +62,10 @@ class JobView:
     def members(self, workers: int) -> Sequence[int]:
         """Return the indexes of all members of a group with so many workers."""
         return [*range(workers), *self.role_members]
+
+    def is_lone(self, index: int) -> bool:
+        """Return whether this member fails and returns alone, while the others go on."""
+        return rule_of(self.spec, index).alone
 
     def of_member(self, index: int) -> "JobView":
         """Return the job as the member with this index sees it: with the template and the process of its role."""
@@ -168,7 +172,9 @@ class Snapshot:
     def current(self) -> tuple[PodView, ...]:
         """The pods of the current attempt, by index."""
         has, roles = self.job.status.has, self.job.role_members
-        pods = (p for p in self.pods if has(p.index, p.attempt) and (is_worker(p.index) or p.index in roles))
+        pods = (
+            p for p in self.pods if has(p.index, p.attempt, p.recreated) and (is_worker(p.index) or p.index in roles)
+        )
         return tuple(sorted(pods, key=lambda p: p.index))
 
     @cached_property
@@ -179,7 +185,12 @@ class Snapshot:
     @cached_property
     def health(self) -> Health:
         """The health of the group as its pods show it, without what else it waits for."""
-        return health(self.current, self.job.members(self.size.desired))
+        members = self.job.members(self.size.desired)
+        if self.job.status.running_time is None:
+            return health(self.current, members)
+        # Once all have run, the group runs without those that fail alone.
+        needed = [index for index in members if not self.job.is_lone(index)] or members
+        return health([pod for pod in self.current if pod.index in needed], needed)
 
     @cached_property
     def attempt_reports(self) -> tuple[WorkerReport, ...]:

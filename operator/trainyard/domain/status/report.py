@@ -86,8 +86,18 @@ def _roles(snapshot: Snapshot) -> list[RoleStatus]:
     roles = [(ROLE_WORKER, snapshot.size.desired), *((role.name, role.replicas) for role in snapshot.job.spec.roles)]
     if len(roles) == 1:
         return []
-    pods = [(role_and_number(pod.index)[0], _is_well(pod)) for pod in snapshot.current]
-    return [RoleStatus(name=name, replicas=number, ready_replicas=pods.count((name, True))) for name, number in roles]
+    by_role: dict[str, list[PodView]] = {name: [] for name, _ in roles}
+    for pod in snapshot.current:
+        by_role[role_and_number(pod.index)[0]].append(pod)
+    return [
+        RoleStatus(
+            name=name,
+            replicas=number,
+            ready_replicas=sum(map(_is_well, by_role[name])),
+            restarts=sum(pod.container_restarts for pod in by_role[name] if snapshot.job.is_lone(pod.index)),
+        )
+        for name, number in roles
+    ]
 
 
 def _is_well(pod: PodView) -> bool:

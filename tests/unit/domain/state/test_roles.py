@@ -10,8 +10,11 @@ from trainyard.domain.state.object_names import parse_worker_pod, worker_pod
 from trainyard.domain.state.roles import deciding, member, role_members, template_of
 
 CHIEF, PS, PS_1, EVALUATOR = 10_000, 11_000, 11_001, 12_000
-TRAINING = {"framework": "tensorflow", "replicas": 2}
-WITH_PS = {**TRAINING, "roles": [{"name": "ps", "replicas": 2}, {"name": "chief"}, {"name": "evaluator"}]}
+TRAINING: dict[str, Any] = {"framework": "tensorflow", "replicas": 2}
+WITH_PS: dict[str, Any] = {
+    **TRAINING,
+    "roles": [{"name": "ps", "replicas": 2}, {"name": "chief"}, {"name": "evaluator"}],
+}
 
 
 def test_indexes_of_roles_never_change() -> None:
@@ -23,7 +26,7 @@ def test_indexes_of_roles_never_change() -> None:
 
 @pytest.mark.parametrize("index", [0, 9_999, CHIEF, PS_1, EVALUATOR])
 def test_name_of_a_pod_gives_its_member(index: int) -> None:
-    assert parse_worker_pod(worker_pod("my-worker-1", index, 3)) == (index, 3)
+    assert parse_worker_pod(worker_pod("my-worker-1", index, 3)) == (index, 3, 0)
 
 
 def test_people_read_role_and_number() -> None:
