@@ -81,5 +81,5 @@ def _reason(pod: PodView | None) -> str:
         return "its pod is gone"
     where = f" on {pod.node}" if pod.node else ""
     why = pod.disruption or pod.issue
-    said = f"{why.reason}: {why.message}".removesuffix(": ") if why else "it failed"
-    return f"pod {pod.name}{where}: {said}"
+    what = f"{why.reason}: {why.message}".removesuffix(": ") if why else "it failed"
+    return f"pod {pod.name}{where}: {what}"
