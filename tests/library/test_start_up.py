@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 RANKS = 8
 FEW = 4
+STABLE_SECONDS = 0.5
 
 
 class Counted:
@@ -40,7 +41,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.members: list[list[int]] = []
-        self._create, self._sockets = distributed_c10d._new_group_with_tag, open_sockets()
+        self._create, self._sockets = distributed_c10d._new_group_with_tag, open_sockets(stable=True)
         distributed_c10d._new_group_with_tag = self._counted
 
     def _counted(self, ranks: list[int] | None = None, *words: Any, **more: Any) -> Any:
@@ -49,10 +50,27 @@ class Counted:
 
     @property
     def sockets(self) -> int:
-        return open_sockets() - self._sockets
+        """The sockets of this process, counted before any rank has left: its peers would close theirs."""
+        found = open_sockets() - self._sockets
+        # By the store, which is connected already: a barrier of the group would open sockets.
+        store = distributed_c10d._get_default_store()
+        store.add("counted", 1)
+        while store.add("counted", 0) < dist.get_world_size():
+            time.sleep(0.01)
+        return found
 
 
-def open_sockets() -> int:
+def open_sockets(*, stable: bool = False) -> int:
+    """Return how many sockets are open. `stable`: once that has not changed for a while, since some of the group's start close later."""
+    before, since = _open_sockets(), time.monotonic()
+    while stable and time.monotonic() - since < STABLE_SECONDS:
+        time.sleep(0.02)
+        if (now := _open_sockets()) != before:
+            before, since = now, time.monotonic()
+    return before
+
+
+def _open_sockets() -> int:
     # The folder itself is open while it is listed, and closed afterwards.
     links = [entry.readlink() for entry in list(Path("/proc/self/fd").iterdir()) if os.path.lexists(entry)]
     return sum(link.name.startswith("socket:") for link in links)

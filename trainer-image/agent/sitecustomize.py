@@ -54,7 +54,7 @@ class Observer:
     def __init__(self) -> None:
         identity = ",".join(os.environ.get(name, "") for name in IDENTITY_VARIABLES)
         owner, _, inherited = os.environ.get(OWNER_VARIABLE, "").partition(":")
-        self.pid = os.getpid()
+        self.pid, self.program = os.getpid(), program()
         self.is_helper = inherited == identity and owner != str(self.pid)
         """Whether a program has started this one that has the same rank, or none either."""
         is_first = owner in {"", str(self.pid)}
@@ -87,7 +87,7 @@ class Observer:
         """Record the exit code of a rank, and the text of the traceback that ends it. Who reports progress is one, too."""
         trains = self.is_rank or any(name in sys.modules for name in LIBRARIES)
         if trains and os.getpid() == self.pid:
-            name, found = program(), any(each in sys.modules for each in (*LIBRARIES, *FRAMEWORKS))
+            name, found = self.program, any(each in sys.modules for each in (*LIBRARIES, *FRAMEWORKS))
             fields = {"trains": found and name != "-c", "text": text[-TEXT_CHARACTERS:], "at": time.monotonic()}
             self.record(isRank=True, program=name, code=code, **fields)
 
@@ -188,7 +188,8 @@ def watch_torch(observer: Observer, module: Any) -> None:
     import functools  # noqa: PLC0415 - torch has imported it
 
     original = module.init_process_group
-    if observer.is_rank:
+    # Code of the command line is no training. The warm process is such code, and what it imports may read no variable of a rank.
+    if observer.is_rank and observer.program != "-c":
         observer.record(loaded=True)
 
     @functools.wraps(original)
@@ -278,7 +279,7 @@ def observe() -> None:
     sys.meta_path.insert(0, Finder(observer))
     if os.environ.get(FOLDER_VARIABLE) and not observer.is_helper:
         if observer.is_rank:
-            observer.record(program=program())
+            observer.record(program=observer.program)
         ExitWatch(observer).install()
 
 

@@ -12,7 +12,7 @@ from tests.unit.agent.rank_scripts import RANK_PRELUDE, WARM_START_OFF
 from tests.unit.agent.recorded_program import record_of
 from trainyard.domain.state.termination import Kind
 
-RANK_1 = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4"}
+RANK_1 = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "JAX_COORDINATOR_ADDRESS": "train-worker-0.train:29500"}
 STEPS = f"""{RANK_PRELUDE}
 import jax
 from jax.experimental import multihost_utils
@@ -39,6 +39,11 @@ ENVIRONMENT = {**WARM_START_OFF, "TRAINYARD_RANK_VARIABLES": "SLURM_PROCID=rank,
 def test_group_is_recorded(tmp_path: Path, script: str, group: dict[str, object] | None) -> None:
     fake_jax(tmp_path)
     assert record_of(tmp_path, f"import jax; {script}", **RANK_1).get("group") == group
+
+
+def test_ranks_of_torch_may_use_jax_alone(tmp_path: Path) -> None:
+    fake_jax(tmp_path)
+    assert record_of(tmp_path, "import jax; jax.devices()", RANK="1", WORLD_SIZE="4").get("group") is None
 
 
 @pytest.mark.parametrize(("last", "recorded"), [(19, None), (20, 20), (21, None)])

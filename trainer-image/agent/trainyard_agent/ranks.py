@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from trainyard_agent.gpu import REQUESTED_VARIABLE
+
 RANK_VARIABLES = "TRAINYARD_RANK_VARIABLES"
 """Further variables that name ranks, as NAME=KIND, with a comma between them. A KIND is a key of `_numbers`, or `devices`."""
 DEVICES = "devices"
@@ -79,7 +81,7 @@ def _numbers(where: Place, local: int) -> dict[str, int]:
 
 def _devices(where: Place, local: int, inherited: Mapping[str, str]) -> str:
     """Return the numbers of a process's accelerators; empty where those of the worker are not known, or cannot be divided equally."""
-    text = inherited.get("TRAINYARD_ACCELERATORS_PER_REPLICA", "")
+    text = inherited.get(REQUESTED_VARIABLE, "")
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else 0
     share, rest = divmod(number, where.processes)
     return "" if rest else ",".join(map(str, range(local * share, (local + 1) * share)))
@@ -90,7 +92,7 @@ def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[s
     made, further = {}, rank_variables(inherited)
     for local, rank in enumerate(where.ranks):
         numbers = _numbers(where, local)
-        world = where.workers * where.processes
+        world = numbers["world-size"]
         ranked = {
             "RANK": rank,
             "LOCAL_RANK": local,

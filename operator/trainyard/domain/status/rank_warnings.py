@@ -101,9 +101,10 @@ def _one_program_each(snapshot: Snapshot, now: datetime) -> ConditionUpdate | No
 
 def _runs_one_program_each(snapshot: Snapshot) -> bool:
     """Return whether each worker, of which several ranks are expected, has reported one program with torch and no group."""
+    if snapshot.job.processes == 1 or not snapshot.job.spec.framework.forms_torch_group:
+        return False
     alone = {each.index for each in snapshot.attempt_reports if each.torch_processes == 1 and each.groups is None}
-    several = snapshot.job.processes > 1 and snapshot.job.spec.framework.forms_torch_group
-    return several and alone.issuperset(range(snapshot.size.current))
+    return alone.issuperset(range(snapshot.size.current))
 
 
 def _all_succeeded(snapshot: Snapshot) -> bool:
