@@ -55,6 +55,26 @@ def test_changing_a_template_requires_permission_to_create_pods(guarded: Plane) 
         guarded.forget(one)
 
 
+def test_changing_a_role_requires_permission_to_create_pods(guarded: Plane) -> None:
+    place = f"{JOBS}/namespaces/{GUARDED}/trainingjobs"
+    manifest = job("cast")
+    manifest["spec"] |= {"framework": "tensorflow", "roles": [{"name": "chief"}], "lifecycle": {"suspend": True}}
+    guarded.call("POST", place, manifest, user=AUTHOR)
+    one = f"{place}/cast"
+    try:
+        for changed in ([{"name": "chief", "image": "example.com/other:1"}], None):
+            with pytest.raises(RefusedError, match="student may not create pods"):
+                guarded.call("PATCH", one, {"spec": {"roles": changed}}, MERGE, user=STUDENT)
+        for odd in ({"hostPath": {"path": "/"}}, {"nfs": {"server": "10.0.0.1", "path": "/"}}):
+            roles = [{"name": "chief", "volumes": [{"name": "odd", **odd}]}]
+            with pytest.raises(RefusedError, match=r"roles\[\].volumes"):
+                guarded.call("PATCH", one, {"spec": {"roles": roles}}, MERGE, user=AUTHOR)
+        harmless = [{"name": "chief", "volumes": [{"name": "scratch", "emptyDir": {}}]}]
+        guarded.call("PATCH", one, {"spec": {"roles": harmless}}, MERGE, user=AUTHOR)
+    finally:
+        guarded.forget(one)
+
+
 CONTEXT: Json = HARMLESS["containers"][0]["securityContext"]
 
 

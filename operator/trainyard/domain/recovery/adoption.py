@@ -17,7 +17,12 @@ MAX_PLAUSIBLE_RECREATIONS = 1_000_000
 """The same for the number in the name of a pod that was created again."""
 
 
-def lost_attempt(snapshot: Snapshot) -> Adopt | None:
+def adoption(snapshot: Snapshot) -> Adopt | Outcome | None:
+    """Return the adoption of what the pods and agents know better than the stored status; None where they do not."""
+    return _lost_attempt(snapshot) or _lost_recreations(snapshot)
+
+
+def _lost_attempt(snapshot: Snapshot) -> Adopt | None:
     """Return the adoption of the newest attempt of a pod, or of all agents, where it is later than the stored one."""
     if any(pod.attempt > snapshot.job.status.attempt for pod in snapshot.pods):
         snapshot = replace(snapshot, pods=_without_forged(snapshot))
@@ -35,7 +40,7 @@ def lost_attempt(snapshot: Snapshot) -> Adopt | None:
     return Adopt(newest, group, address=first if group and not mixed else "")
 
 
-def lost_recreations(snapshot: Snapshot) -> Outcome | None:
+def _lost_recreations(snapshot: Snapshot) -> Outcome | None:
     """Return the adoption of pods that were created again within the attempt, where the stored status does not know of it.
 
     Without it the operator would delete them, and disrupt members that run. As with attempts, a pod counts only once its earlier ones
