@@ -47,7 +47,7 @@ def test_long_name_leaves_no_room_for_roles(lab: Namespace) -> None:
     name = "a" * 49
     lab.submit(name, framework="tensorflow")
     lab.remove(name)
-    with pytest.raises(RefusedError, match="metadata.name is too long for the host names of its roles"):
+    with pytest.raises(RefusedError, match=r"metadata.name is too long for the host names of its roles"):
         lab.submit(name, **roles(EVALUATOR))
 
 

@@ -162,7 +162,7 @@ def test_forged_pod_is_not_adopted(forged: PodView) -> None:
     assert Reason.ATTEMPT_ADOPTED not in {event.reason for event in made.events}
 
 
-def test_steps_of_lone_members_are_not_those_of_the_group() -> None:
+def test_steps_of_lone_members_do_not_count() -> None:
     steps = {CHIEF: 9, EVALUATOR: 4}
     reports = [WorkerReport(1, index, (RankProgress(index, step, "train"),)) for index, step in steps.items()]
     progress = plan(replace(training().snapshot, reports=reports), NOW).status.progress
