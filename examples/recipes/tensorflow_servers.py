@@ -9,17 +9,14 @@ looks at each new checkpoint.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import tensorflow as tf
-from tensorflow_train import apply_adam, error_of, load, numbers, parser, report, save, slopes
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
+from tensorflow_train import apply_adam, error_of, load, numbers, report, save, slopes
 
 LOOK_SECONDS = 1.0
 
@@ -83,7 +80,12 @@ def evaluate(path: Path) -> None:
 
 def main() -> None:
     """Do what the role asks for."""
-    options = parser(__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoints", type=Path, required=True, help="a folder that chief and evaluator share")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--batch", type=int, default=64, help="samples of a step, which one worker computes")
+    parser.add_argument("--save-every", type=int, default=50, help="steps from one checkpoint to the next")
+    options = parser.parse_args()
     # A worker that is lost fails calls at once, and is asked again once it is back.
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

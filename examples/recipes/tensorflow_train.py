@@ -142,15 +142,15 @@ def train(options: argparse.Namespace) -> None:
         report(f"sorted with a mean error of {error_of([each.numpy() for each in layers]):.4f}")
 
 
-def parser(about: str | None) -> argparse.ArgumentParser:
-    """Return the options of both programs."""
-    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--checkpoints", type=Path, required=True, help="a folder that all members share")
-    made.add_argument("--steps", type=int, default=400)
-    made.add_argument("--batch", type=int, default=64, help="samples of a step, all devices together")
-    made.add_argument("--save-every", type=int, default=25, help="steps from one checkpoint to the next")
-    return made
+def main() -> None:
+    """Train as the options say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoints", type=Path, required=True, help="a folder that all workers share")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--batch", type=int, default=64, help="samples of a step, all devices together")
+    parser.add_argument("--save-every", type=int, default=25, help="steps from one checkpoint to the next")
+    train(parser.parse_args())
 
 
 if __name__ == "__main__":
-    train(parser(__doc__).parse_args())
+    main()
