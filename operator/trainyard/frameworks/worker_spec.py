@@ -86,7 +86,8 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
         # The hosts of a TPU slice reach each other by name.
         has_tpus = any(requested(container, TPU) for container in spec.template["spec"]["containers"])
         return DnsNames.ALL if has_tpus else DnsNames.MASTER
-    return DnsNames.MASTER if spec.framework.meets_at_worker_0 else DnsNames.ALL
+    names_others = spec.framework.starts_remotely or not spec.framework.meets_at_worker_0
+    return DnsNames.ALL if names_others else DnsNames.MASTER
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:
