@@ -119,7 +119,12 @@ class Attempt:
             )
             recorder = stack.enter_context(Recorder(self._environment, self._place, self._log))
             records = stack.enter_context(
-                RankRecords(progress.folder, runs_ranks=runs_ranks, roots=lambda: self._group.running_pids)
+                RankRecords(
+                    progress.folder,
+                    runs_ranks=runs_ranks,
+                    roots=lambda: self._group.running_pids,
+                    watcher=self._group if mpi.is_mpi(self._environment) else None,
+                )
             )
             try:
                 shared = {**recorder.variables, **records.variables, **self._enter_mpi(stack)}

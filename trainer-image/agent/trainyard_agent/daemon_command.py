@@ -18,6 +18,8 @@ DETACHING = frozenset({"--daemonize"})
 """Options by which a daemon would leave the agent that watches it."""
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+PROFILE = re.compile(r"\(\s*test ! -r \./\.profile \|\| \. \./\.profile;(.*)\)\s*", re.DOTALL)
+"""How Open MPI begins where it does not know the user's shell. A container has no profile for programs."""
 SEPARATORS = frozenset(";&")
 SHELL_CHARACTERS = "();<>|&`"
 
@@ -39,7 +41,9 @@ def parse_command(given: Sequence[str], environment: Mapping[str, str]) -> Daemo
     `given`: the words after the host, which ssh would join with blanks. `environment`: what references such as $PATH name.
     """
     variables = dict[str, str]()
-    commands = _commands(" ".join(given))
+    text = " ".join(given)
+    profile = PROFILE.fullmatch(text)
+    commands = _commands(profile[1] if profile else text)
     for words in commands[:-1]:
         _assign(words, {**environment, **variables}, variables)
     words = _assign(commands[-1], {**environment, **variables}, variables) if commands else []

@@ -23,6 +23,8 @@ NAME_VARIABLE, ADDRESSES_VARIABLE = "TRAINYARD_WORKER_NAME", "TRAINYARD_WORKER_A
 PORT_VARIABLE = "TRAINYARD_REMOTE_START_PORT"
 FOLDER_VARIABLE = "TRAINYARD_REMOTE_START"
 """Where the files of an attempt are."""
+REMOTE_START_OPTION = "--remote-start"
+"""Of the agent's program: it is then what launchers call in the place of ssh."""
 INDEX_FIELD = "{index}"
 MEMBERS_FILE, SCRIPT_FILE = "members", "remote-start"
 LOCAL_HOST = "localhost"
@@ -87,7 +89,7 @@ class MpiFiles:
         self._folder: Path | None = None
 
     def __enter__(self) -> MpiFiles:  # noqa: PYI034 - Self needs Python 3.11
-        folder = self._folder = _make_folder()
+        folder = self._folder = _make_folder(f"trainyard-mpi-{self._place.run_id}")
         names = [LOCAL_HOST] if self._members is None else [*self._members.hosts]
         slots = self._place.processes
         (folder / "hostfile").write_text("".join(f"{name} slots={slots}\n" for name in names))
@@ -96,7 +98,7 @@ class MpiFiles:
             (folder / MEMBERS_FILE).write_text(json.dumps(self._members._asdict()))
             script = folder / SCRIPT_FILE
             agent = str(Path(__file__).resolve().parents[1])
-            command = shlex.join([sys.executable, "-I", "-S", agent, "--remote-start", str(folder)])
+            command = shlex.join([sys.executable, "-I", "-S", agent, REMOTE_START_OPTION, str(folder)])
             script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             script.chmod(0o700)
         return self
@@ -109,6 +111,8 @@ class MpiFiles:
         """Return the variables of launchers and daemons that the user has not set."""
         folder = self._folder
         made = {
+            # Open MPI does not start without one.
+            "HOME": str(folder),
             "PRTE_MCA_prte_default_hostfile": f"{folder}/hostfile",
             "OMPI_MCA_orte_default_hostfile": f"{folder}/hostfile",
             "HYDRA_HOST_FILE": f"{folder}/hostfile.hydra",
@@ -136,16 +140,27 @@ def read_members(folder: Path) -> Members:
         raise ValueError(str(error)) from error
 
 
-def _make_folder() -> Path:
-    """Make a folder in which a script can be executed. Some containers forbid that in /tmp, or have a read-only /tmp."""
-    failure: OSError | None = None
+def _make_folder(name: str) -> Path:
+    """Make a folder in which a script can be executed. Some containers forbid that in /tmp, or have a read-only /tmp.
+
+    It has the same name in all workers: daemons of Open MPI start further daemons with the script of the launcher. Where two workers share
+    a /tmp, only the first one gets it, which is enough for small jobs.
+    """
+    failure = OSError("no temporary folder of this container can have programs")
     for base in (tempfile.gettempdir(), "/dev/shm"):  # noqa: S108 - a folder of our own in it
         try:
-            if not os.statvfs(base).f_flag & os.ST_NOEXEC:
-                return Path(tempfile.mkdtemp(prefix="trainyard-", dir=base))
+            if os.statvfs(base).f_flag & os.ST_NOEXEC:
+                continue
+            folder = Path(base, name)
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base))
         except OSError as error:
             failure = error
-    raise failure or OSError("no temporary folder of this container can have programs")
+        else:
+            return folder
+    raise failure
 
 
 def _is_address(text: str) -> bool:

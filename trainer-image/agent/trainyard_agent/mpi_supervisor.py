@@ -24,6 +24,8 @@ CONFIRM_SECONDS = 15.0
 """For which daemons may run on after their launcher has succeeded."""
 START_CODES = frozenset({126, 127})
 """Of a daemon that cannot be started: its program or a library of it is missing."""
+LOST_CODE = 14
+"""MPI_ERR_UNKNOWN, with which Open MPI ends a rank that lost another rank or its daemon."""
 
 
 class MpiSupervisor(Supervisor):
@@ -33,7 +35,7 @@ class MpiSupervisor(Supervisor):
         """`remote`: starts daemons here; None in a job of one worker. `peers`: the other workers, of a launcher; else None."""
         super().__init__(*parts)
         self._remote, self._peers = remote, peers
-        self._looked_at = float("-inf")
+        self._looked_at, self._exits_seen = float("-inf"), 0
         if remote is not None:
             remote.has_failed = self._has_failed
 
@@ -78,11 +80,11 @@ class MpiSupervisor(Supervisor):
         return self._failure is not None or self._group.failed or self._find_failed_rank(now=True) is not None
 
     def _find_failed_rank(self, *, now: bool = False) -> RankRecord | None:
-        """Return the rank of this worker that failed first. Looks once a second. `now`: in any case."""
-        time_now = time.monotonic()
-        if time_now - self._looked_at < LOOK_SECONDS and not now:
+        """Return the rank of this worker that failed first. Looks once a second, and when a rank has exited. `now`: in any case."""
+        time_now, exits = time.monotonic(), self._records.exits_seen
+        if time_now - self._looked_at < LOOK_SECONDS and exits == self._exits_seen and not now:
             return None
-        self._looked_at = time_now
+        self._looked_at, self._exits_seen = time_now, exits
         self._records.look(now=now)
         found = self._records.failed()
         return None if found is None or found.code in {None, SAVED} else found
@@ -91,6 +93,8 @@ class MpiSupervisor(Supervisor):
         code, (after, ago) = failed.code or 1, self._kills.now()
         step = self._progress.step(failed.rank or 0)
         data, text = failure(failed.rank, code, failed.text, self._kills.before, after, step, ago)
+        if code == LOST_CODE and not data.exception:
+            data = data._replace(peer_lost=True)
         self._log(f"worker failed {summary(data)}")
         # A program may write any time into its record.
         return Failure(code, write(data, text), min(failed.at or time.monotonic(), time.monotonic()))
