@@ -12,8 +12,7 @@ if sys.argv[1:2] == ["--probe"]:
 if sys.argv[1:2] == ["--remote-start"]:
     from pathlib import Path
 
-    from trainyard_agent.remote_client import exit_with
-    from trainyard_agent.remote_client import main as remote_start
+    from trainyard_agent.remote_client import exit_with, main as remote_start
 
     exit_with(remote_start(Path(sys.argv[2]), sys.argv[3:]))
 

@@ -64,9 +64,9 @@ class Certificate:
         return True
 
     def attempt_secret(self, job_uid: str, attempt: int) -> str:
-        """Return the secret of an attempt, which its agents have in common. Nobody else can compute it.
+        """Return the secret of an attempt, which its agents have in common and no other program can compute.
 
-        Each process that serves agents has the key of the certificate, whoever issued it. So no secret is stored, and a new leader gives the
+        Each process that serves agents has the key of the certificate, also where cert-manager issues it. So no secret is stored, and a new leader gives the
         same one. A renewed key changes it: an attempt that starts at that moment may have to start again.
         """
         return hmac.digest(self._files.key, f"trainyard attempt secret\n{job_uid}\n{attempt}".encode(), "sha256").hex()

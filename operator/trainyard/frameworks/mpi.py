@@ -22,7 +22,15 @@ REMOTE_STARTS = frozenset(
     | {"I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC"}
 )
 SCHEDULERS = frozenset(
-    {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_NPROCS"}
+    {
+        "SLURM_JOB_ID",
+        "SLURM_JOBID",
+        "SLURM_NODELIST",
+        "SLURM_JOB_NODELIST",
+        "SLURM_NTASKS",
+        "SLURM_PROCID",
+        "SLURM_NPROCS",
+    }
     | {"PBS_JOBID", "PBS_NODEFILE", "LSB_JOBID", "LSB_HOSTS", "PE_HOSTFILE"}
 )
 """Variables by which launchers believe that a batch scheduler has given them hosts."""

@@ -61,7 +61,7 @@ class Job:
     def members(self, attempt: int = 1) -> Members:
         return Members(attempt, f"secret of {attempt}", self.port, ADDRESSES, "w-0.w")
 
-    def failure(self, rank: bool = True) -> dict[str, object]:
+    def failure(self) -> dict[str, object]:
         """Return what the first worker that has failed reports, and is not only the consequence of another's failure."""
 
         def found() -> list[dict[str, object]]:
@@ -166,10 +166,7 @@ def test_others_reach_nothing(program: Path, folder: Path, operator: FakeOperato
         with socket.create_connection((address, job.port)) as stranger:
             stranger.sendall(b"x" * 300_000)
             stranger.settimeout(30)
-            with pytest.raises(OSError, match="reset"):
-                while stranger.recv(4096):
-                    pass
-                raise ConnectionResetError("reset: closed")
+            assert _is_closed(stranger)
         with connected(job.members(), address) as caller:
             caller.send({"action": "start", "words": ["touch", "ran"]})
             assert "only daemons of MPI" in caller.receive()["refused"]
@@ -187,7 +184,17 @@ def test_worker_exits_on_request(program: Path, folder: Path, operator: FakeOper
 
 def _answers(job: Job) -> bool:
     try:
-        return ask(job.members(), ADDRESSES["w-1.w"], Action.STATE, 5)["running"] == 0
+        return bool(ask(job.members(), ADDRESSES["w-1.w"], Action.STATE, 5)["running"] == 0)
     except (OSError, LineError):
         time.sleep(0.05)
         return False
+
+
+def _is_closed(stranger: socket.socket) -> bool:
+    """Return whether the agent closes the connection. Raises TimeoutError."""
+    try:
+        while stranger.recv(4096):
+            pass
+    except ConnectionError:
+        pass
+    return True

@@ -75,7 +75,7 @@ async def test_address_of_another_attempt_does_not_count(coordinator: RunningCoo
     assert word["environment"]["LIGHTGBM_MACHINES"] == "10.0.0.7:12401,10.0.0.8:12401,10.0.0.10:12401"
 
 
-async def test_agents_of_mpi_share_the_secret_of_their_attempt(coordinator: RunningCoordinator) -> None:
+async def test_agents_of_mpi_share_a_secret(coordinator: RunningCoordinator) -> None:
     coordinator.scene = coordinator.scene.with_spec(framework="mpi").with_status(running_time=NOW)
     coordinator.place("10.0.0.7", "10.0.0.8", "10.0.0.9")
 

@@ -34,7 +34,7 @@ def test_worker_name_has_one_field() -> None:
     assert "TRAINYARD_WORKER_ADDRESSES" not in environment_of(alone)
 
 
-def test_ranks_are_not_bound_to_cores_of_the_node() -> None:
+def test_ranks_are_not_bound_to_cores() -> None:
     found = environment_of(worker(framework="mpi"))
     assert found["PRTE_MCA_hwloc_default_binding_policy"] == "none"
     assert found["I_MPI_PIN"] == "0"
@@ -54,7 +54,7 @@ def test_all_workers_have_names() -> None:
     assert dns_names(worker(framework="mpi", network={"dnsNames": "Master"}).spec) is DnsNames.MASTER
 
 
-def test_own_hosts_and_batch_schedulers_are_worth_a_warning() -> None:
+def test_own_hosts_and_schedulers_cause_a_warning() -> None:
     variables = [
         {"name": name, "value": "x"} for name in ("SLURM_JOB_ID", "PRTE_MCA_prte_default_hostfile", "OMP_NUM_THREADS")
     ]

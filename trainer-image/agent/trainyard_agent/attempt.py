@@ -148,7 +148,9 @@ class Attempt:
             folder = None if launcher else progress.folder
             stop = CoordinatedStop(folder, self._place, self._grace_seconds, link.report_stop, link.view)
             observers = Observers(progress, recorder, reporter, records, IdleWatch(self._hang_seconds))
-            supervisor = self._supervisor(remote, self._group, self._place, observers, stop, self._kills, link, self._log)
+            supervisor = self._supervisor(
+                remote, self._group, self._place, observers, stop, self._kills, link, self._log
+            )
             outcome = Outcome(*supervisor.run(self._restart_grace, fail_hidden=self._fail_hidden))
             if kept := recorder.summary():
                 self._log(kept)
@@ -189,7 +191,7 @@ class Attempt:
 
         return stack.enter_context(RemoteStarts(self._members, self._group, start, self._log, environment))
 
-    def _supervisor(self, remote: RemoteStarts | None, *parts: Any) -> Supervisor:  # noqa: ANN401 - those of the supervisor
+    def _supervisor(self, remote: RemoteStarts | None, *parts: Any) -> Supervisor:
         if not mpi.is_mpi(self._environment):
             return Supervisor(*parts)
         peers = Peers(self._members) if self._members is not None and mpi.launches(self._place) else None

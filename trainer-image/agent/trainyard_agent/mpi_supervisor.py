@@ -31,7 +31,7 @@ LOST_CODE = 14
 class MpiSupervisor(Supervisor):
     """Supervises one attempt of an MPI job in one worker."""
 
-    def __init__(self, *parts: Any, remote: RemoteStarts | None, peers: Peers | None) -> None:  # noqa: ANN401 - those of the base
+    def __init__(self, *parts: Any, remote: RemoteStarts | None, peers: Peers | None) -> None:
         """`remote`: starts daemons here; None in a job of one worker. `peers`: the other workers, of a launcher; else None."""
         super().__init__(*parts)
         self._remote, self._peers = remote, peers
@@ -39,7 +39,7 @@ class MpiSupervisor(Supervisor):
         if remote is not None:
             remote.has_failed = self._has_failed
 
-    def run(self, restart_grace: float, *, fail_hidden: bool = True) -> Result:
+    def run(self, restart_grace: float, *, fail_hidden: bool = True) -> Result:  # type: ignore[explicit-override]  # no typing_extensions here
         """Supervise until the launcher has ended, or the daemons that it has started here. A failed rank always counts."""
         result = super().run(restart_grace, fail_hidden=fail_hidden)
         if result.failure is not None or result.stopped:
@@ -56,18 +56,18 @@ class MpiSupervisor(Supervisor):
         return self._remote is not None and self._peers is None
 
     @property
-    def _has_work(self) -> bool:
+    def _has_work(self) -> bool:  # type: ignore[explicit-override]  # no typing_extensions here
         if self._failure is not None:
             return False
         serves = self._is_server and self._remote is not None and not self._remote.is_finished
         return bool(self._group.running) or (serves and not self._group.is_terminating)
 
-    def _observe(self) -> None:
+    def _observe(self) -> None:  # type: ignore[explicit-override]  # no typing_extensions here
         super()._observe()
         if self._remote is not None:
             self._remote.look()
 
-    def _act(self) -> Result | None:
+    def _act(self) -> Result | None:  # type: ignore[explicit-override]  # no typing_extensions here
         failed = None if self._group.failed else self._find_failed_rank()
         if failed is None:
             return super()._act()
@@ -82,10 +82,12 @@ class MpiSupervisor(Supervisor):
     def _find_failed_rank(self, *, now: bool = False) -> RankRecord | None:
         """Return the rank of this worker that failed first. Looks once a second, and when a rank has exited. `now`: in any case."""
         time_now, exits = time.monotonic(), self._records.exits_seen
-        if time_now - self._looked_at < LOOK_SECONDS and exits == self._exits_seen and not now:
+        has_news = now or exits != self._exits_seen
+        if time_now - self._looked_at < LOOK_SECONDS and not has_news:
             return None
         self._looked_at, self._exits_seen = time_now, exits
-        self._records.look(now=now)
+        # A rank writes its exception into its record before it exits.
+        self._records.look(now=has_news)
         found = self._records.failed()
         return None if found is None or found.code in {None, SAVED} else found
 
@@ -99,11 +101,11 @@ class MpiSupervisor(Supervisor):
         # A program may write any time into its record.
         return Failure(code, write(data, text), min(failed.at or time.monotonic(), time.monotonic()))
 
-    def _describe_failure(self) -> Failure:
+    def _describe_failure(self) -> Failure:  # type: ignore[explicit-override]  # no typing_extensions here
         failed = self._find_failed_rank(now=True)
         return super()._describe_failure() if failed is None else self._describe_rank(failed)
 
-    def _completed(self, data: Termination, cause: Exit) -> Termination:
+    def _completed(self, data: Termination, cause: Exit) -> Termination:  # type: ignore[explicit-override]  # no typing_extensions here
         """Mark a failure that follows from another worker's: of a daemon that lost its launcher, or of a launcher."""
         data = super()._completed(data, cause)
         if cause.code in START_CODES or data.oom_kills:

@@ -114,12 +114,13 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
         members = read_members(folder)
         # Launchers may shorten the name.
         found = [address for name, address in members.hosts.items() if host in {name, name.partition(".")[0], address}]
-        if not found or not words:
-            raise RefusedError(f"{host!r} is no worker of this job, or there is no command")
-        return _run(members, found[0], words)
+        if found and words:
+            return _run(members, found[0], words)
+        why = "it is no worker of this job, or there is no command"
     except (OSError, ValueError, LineError, RefusedError) as error:
-        print(f"remote-start: {host}: {error}", file=sys.stderr)
-        return UNREACHABLE_CODE
+        why = str(error)
+    sys.stderr.write(f"remote-start: {host}: {why}\n")
+    return UNREACHABLE_CODE
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -144,7 +145,7 @@ def _run(members: Members, address: str, words: Sequence[str]) -> int:
                 if "refused" in answer:
                     raise RefusedError(answer["refused"])
                 return _follow(connection)
-        except (OSError, LineError):
+        except (OSError, LineError):  # noqa: PERF203 - each try takes much longer
             # It waits for its order, or does not listen yet. A daemon that was started is not started again.
             if time.monotonic() >= end:
                 raise

@@ -67,7 +67,7 @@ class Lines:
         except (ValueError, RecursionError) as error:
             raise LineError("the line is no JSON") from error
         if not isinstance(fields, dict):
-            raise LineError("the line is no object")  # noqa: TRY004 - of what came, not of what it was called with
+            raise LineError("the line is no object")
         return fields
 
     def _mac(self, side: Side, number: int, payload: bytes) -> bytes:

@@ -129,7 +129,7 @@ class RemoteStarts:
     def _report_exit(self, pid: int, code: int, output: str) -> None:
         for caller in [*self._callers.values()]:
             if caller.daemon == pid:
-                self._send(caller, {"exit": code, "text": output[-REPORTED_CHARACTERS :] if code else ""})
+                self._send(caller, {"exit": code, "text": output[-REPORTED_CHARACTERS:] if code else ""})
                 caller.daemon = None
                 self._close(caller)
 
@@ -157,12 +157,10 @@ class RemoteStarts:
             while b"\n" in caller.buffer and caller.connection.fileno() in self._callers:
                 line, _, caller.buffer = caller.buffer.partition(b"\n")
                 self._take(caller, line)
-            if len(caller.buffer) > MAX_LINE_BYTES:
-                raise LineError("the line is too long")
         except LineError:
-            # Nobody learns why: a program of the attempt before, for example, asks again.
+            # The caller does not learn why: a program of the attempt before, for example, asks again.
             data = b""
-        if not data:
+        if not data or len(caller.buffer) > MAX_LINE_BYTES:
             self._close(caller)
 
     def _take(self, caller: Caller, line: bytes) -> None:
@@ -186,17 +184,18 @@ class RemoteStarts:
         self._close(caller)
 
     def _start_daemon(self, caller: Caller, words: Sequence[str]) -> None:
+        why = f"{MAX_DAEMONS} daemons run here already"
         try:
-            if len(self._group.running_pids) >= MAX_DAEMONS:
-                raise CommandError(f"{MAX_DAEMONS} daemons run here already")
-            caller.daemon = self._start(parse_command(words, self._environment))
+            if len(self._group.running_pids) < MAX_DAEMONS:
+                caller.daemon = self._start(parse_command(words, self._environment))
+                self._send(caller, {"started": True})
+                return
         except (CommandError, OSError) as error:
-            reason = f"cannot start a daemon: {error.strerror if isinstance(error, OSError) else error}"
-            self._log(reason)
-            self._send(caller, {"refused": reason})
-            self._close(caller)
-            return
-        self._send(caller, {"started": True})
+            why = str(error.strerror if isinstance(error, OSError) else error)
+        reason = f"cannot start a daemon: {why}"
+        self._log(reason)
+        self._send(caller, {"refused": reason})
+        self._close(caller)
 
     def _send(self, caller: Caller, fields: Mapping[str, object]) -> None:
         if caller.lines is not None:
