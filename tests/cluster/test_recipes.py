@@ -24,7 +24,7 @@ from dev.localcluster import images
 from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
 
 FOLDER = ROOT / "examples/recipes"
-SAMPLE = ("images", "characters-tensor", "xgboost")
+SAMPLE = ("images", "characters-tensor", "xgboost", "mpi")
 TIMEOUT_SECONDS = 420
 
 
@@ -80,6 +80,7 @@ RECIPES = (
     ),
     Recipe("xgboost", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
+    Recipe("mpi", POINTS, least=90, fault=Fault.KILL, more=("--steps", "400", "--pause", "0.05")),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
     Recipe("lightning", POINTS, least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )
@@ -161,7 +162,7 @@ def inject(kube: Kube, recipe: Recipe) -> None:
     if recipe.fault is Fault.DELETE:
         kube.delete_pod(pod)
         return
-    program = Path(main_container(manifest(recipe))["command"][1]).name
+    program = next(Path(word).name for word in main_container(manifest(recipe))["command"] if word.endswith(".py"))
     kube.run("exec", pod, "--", "python3", "-c", KILL.replace("train.py", program))
     if recipe.fault is Fault.ALONE:
         workers = partial(role, kube, recipe.name, "worker")

@@ -53,6 +53,7 @@ class Framework(StrEnum):
     XGBOOST = "xgboost"
     LIGHTGBM = "lightgbm"
     TENSORFLOW = "tensorflow"
+    MPI = "mpi"
     NONE = "none"
 
     @property
@@ -73,7 +74,7 @@ class Framework(StrEnum):
     @property
     def starts_together(self) -> bool:
         """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
-        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW}
+        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW, Framework.MPI}
 
     @property
     def has_one_process(self) -> bool:
@@ -82,8 +83,13 @@ class Framework(StrEnum):
 
     @property
     def needs_addresses(self) -> bool:
-        """Whether each rank needs the IP addresses of all workers. LightGBM knows no host names."""
-        return self is Framework.LIGHTGBM
+        """Whether each worker needs the IP addresses of all workers. LightGBM knows no host names, and agents do not wait for DNS."""
+        return self in {Framework.LIGHTGBM, Framework.MPI}
+
+    @property
+    def starts_remotely(self) -> bool:
+        """Whether a launcher in one worker starts processes in the others, through their agents."""
+        return self is Framework.MPI
 
 
 class CleanPods(StrEnum):
@@ -113,7 +119,7 @@ class Network(Model):
 
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none,
+    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, for mpi,
     and for jax on TPUs; else Master."""
 
 
@@ -170,8 +176,8 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    "self.framework != 'lightgbm' || self.recovery.agent != 'none'",
-                    "framework lightgbm needs the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
+                    "!(self.framework in ['lightgbm', 'mpi']) || self.recovery.agent != 'none'",
+                    "frameworks lightgbm and mpi need the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
                 ),
                 rule(
@@ -284,7 +290,8 @@ class TrainingJobSpec(Model):
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
     torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. jax: `jax.distributed.initialize()` finds
     all processes without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
-    With tensorflow, each member gets TF_CONFIG. With none, only TRAINYARD_* is set."""
+    With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
+    With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

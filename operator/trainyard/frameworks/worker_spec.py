@@ -118,7 +118,8 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
         return DnsNames.ALL if has_tpus else DnsNames.MASTER
     if spec.framework is Framework.TENSORFLOW:
         return DnsNames.ALL
-    return DnsNames.MASTER if spec.framework.meets_at_worker_0 else DnsNames.ALL
+    names_others = spec.framework.starts_remotely or not spec.framework.meets_at_worker_0
+    return DnsNames.ALL if names_others else DnsNames.MASTER
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:

@@ -25,11 +25,11 @@ def test_it_needs_its_framework_and_its_arrays_alone(name: str) -> None:
     nodes = [*ast.walk(ast.parse(PROGRAMS[name].read_text()))]
     whole = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     parts = {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
-    framework = name.removesuffix("_train")
+    framework = {"mpi": "mpi4py"}.get(name.removesuffix("_train"), name.removesuffix("_train"))
     assert framework in whole | parts
     # The Trainer is made of Accelerate, and asks for it.
     needed = {framework, "torch", *({"accelerate"} if framework == "transformers" else ())}
-    if framework in {"jax", "lightgbm", "tensorflow", "xgboost"}:
+    if framework in {"jax", "lightgbm", "mpi4py", "tensorflow", "xgboost"}:
         needed = {framework, "numpy"}
     assert whole | parts <= {*needed, *sys.stdlib_module_names}
 

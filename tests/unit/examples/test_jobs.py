@@ -56,8 +56,9 @@ def worker(job: Json) -> Json:
 
 def program(job: Json) -> Path:
     """Where the program that it starts lies in the repository."""
-    start, path = worker(job)["command"]
-    assert start == ("deepspeed" if job["spec"]["framework"] == "deepspeed" else "python3")
+    *start, path = worker(job)["command"]
+    launchers = {"deepspeed": ["deepspeed"], "mpi": ["mpirun", "python3", "-m", "mpi4py"]}
+    assert start == launchers.get(job["spec"]["framework"], ["python3"])
     folder, _, name = str(path).rpartition("/")
     assert folder == MOUNT["mountPath"]
     return RECIPES / name

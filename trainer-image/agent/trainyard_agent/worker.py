@@ -64,6 +64,8 @@ class Worker:
         """When the state began."""
         self._patience = SILENCE_SECONDS
         self._restarts, self._probes = restarts, probes
+        self._secret = ""
+        """That of the attempt, which no process has in its environment."""
         self._rejected: Order | None = None
         """The order that could not be carried out, which is logged once."""
 
@@ -74,7 +76,8 @@ class Worker:
         if wait:
             self._probes.hold()
             self._state = AgentState.WAITING
-            self._new_attempt(self._inherited).prepare(delay=False)
+            if self._warm is not None:
+                self._new_attempt(self._inherited).prepare(delay=False)
             environment = self._await_start()
         while environment is not None and not self._group.is_terminating:
             outcome = self._run_attempt(environment)
@@ -135,7 +138,9 @@ class Worker:
             self._set_state(AgentState.FAILED, failure)
 
     def _new_attempt(self, environment: Mapping[str, str]) -> Attempt:
-        return Attempt(self._command, environment, self._group, self._log, self._warm, self._reporting_ranks)
+        return Attempt(
+            self._command, environment, self._group, self._log, self._warm, self._reporting_ranks, self._secret
+        )
 
     def _await_start(self) -> Mapping[str, str] | None:
         """Wait until the ranks have to be started. Returns their environment; None where this worker has to exit."""
@@ -161,7 +166,7 @@ class Worker:
 
     def _accept(self, order: Order) -> Mapping[str, str] | None:
         """Return the environment of the ordered attempt; None, and a line in the log, where it makes no sense."""
-        environment = {**self._inherited, **order.environment}
+        environment, self._secret = {**self._inherited, **order.environment}, order.secret
         try:
             self._new_attempt(environment)
         except SettingError as error:
