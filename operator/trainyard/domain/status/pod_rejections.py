@@ -35,7 +35,8 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     over = plan.status.finished or plan.status.suspended
     if refusal.reason is Reason.INVALID_TEMPLATE and not over:
         # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
-        decision = Fail(refusal.reason, f"spec.template is not a valid pod: {refusal.message}")
+        template = "spec.template with the fields of spec.roles" if job.spec.roles else "spec.template"
+        decision = Fail(refusal.reason, f"{template} is not a valid pod: {refusal.message}")
         planned = replace(job, status=plan.status)
         return transitions.store(planned, transitions.fail(planned, decision, now), now)
     # A running group continues where its joining workers are rejected. Where only deletions are, the reason of Running stays.

@@ -60,6 +60,13 @@ def test_invalid_template_fails_the_job() -> None:
     assert list(decided.actions) == []
 
 
+def test_invalid_pod_may_come_from_a_role() -> None:
+    scene = job(3, framework="tensorflow", roles=[{"name": "chief"}])
+    failed = after(scene, Refusal(Reason.INVALID_TEMPLATE, "volumes[0]: Required value")).status.condition(C.FAILED)
+    assert failed is not None
+    assert failed.message.startswith("spec.template with the fields of spec.roles is not a valid pod: volumes[0]")
+
+
 OVER = [
     job(3).running().finished(),
     job(3, lifecycle={"cleanPods": "All"})
