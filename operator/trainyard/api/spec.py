@@ -10,6 +10,7 @@ from trainyard.api.constants import MAX_REPLICAS
 from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
+from trainyard.api.roles import MAX_ROLES, Role, role_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -51,6 +52,7 @@ class Framework(StrEnum):
     JAX = "jax"
     XGBOOST = "xgboost"
     LIGHTGBM = "lightgbm"
+    TENSORFLOW = "tensorflow"
     MPI = "mpi"
     NONE = "none"
 
@@ -72,7 +74,12 @@ class Framework(StrEnum):
     @property
     def starts_together(self) -> bool:
         """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
-        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.MPI}
+        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW, Framework.MPI}
+
+    @property
+    def has_one_process(self) -> bool:
+        """Whether one process of a worker drives all its accelerators, unless the user wants more."""
+        return self is Framework.TENSORFLOW
 
     @property
     def needs_addresses(self) -> bool:
@@ -148,8 +155,9 @@ class Lifecycle(Model):
     running workers are stopped instead: their pods keep the logs, and hold no accelerators. All: every pod. None: no pod."""
     keep_failed_pods_seconds: int | None = Field(default=None, ge=0, le=YEAR)
     """Seconds for which a failed job keeps its pods. After that they are deleted, with their logs. Not set: until the job is deleted."""
-    success: Success = Success.ALL_WORKERS
-    """The workers that must exit with code 0 to complete the job: AllWorkers, or only Worker0."""
+    success: Success | None = None
+    """The workers that must exit with code 0 to complete the job: AllWorkers, or only Worker0. Not set: the members that decide by the
+    rules of the framework: all workers, where it has no roles."""
 
 
 PodTemplate = Annotated[dict[str, Any], WithJsonSchema(pod_template_schema())]
@@ -259,6 +267,14 @@ class TrainingJobSpec(Model):
                     fieldPath=".elastic",
                     reason="FieldValueForbidden",
                 ),
+                *role_rules(),
+                rule(
+                    "(has(self.roles) == has(oldSelf.roles) && (!has(self.roles) || self.roles == oldSelf.roles))"
+                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "roles can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".roles",
+                    reason="FieldValueForbidden",
+                ),
                 rule(
                     # Half of a group with the agent and half without it would not find each other.
                     "self.recovery.agent == oldSelf.recovery.agent || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
@@ -274,7 +290,8 @@ class TrainingJobSpec(Model):
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
     torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. jax: `jax.distributed.initialize()` finds
     all processes without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
-    mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh. With none, only TRAINYARD_* is set."""
+    With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
+    With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""
@@ -300,6 +317,12 @@ class TrainingJobSpec(Model):
     template: PodTemplate
     """The pod of every worker. The first container is the main one: its exit code is the worker's. It is found by its name, so containers
     that admission adds, wherever they are, neither complete nor fail the job."""
+    roles: list[Role] = Field(
+        default=[],
+        max_length=MAX_ROLES,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """Members of the group beside its workers, where the framework has such roles. tensorflow: chief, ps, evaluator."""
     parallelism: Parallelism | None = None
     """How one copy of the model is distributed over ranks. The data parallel size is replicas x processesPerReplica divided by the product
     of these, without a remainder. Workers receive it in TRAINYARD_PARALLELISM, and `trainyard_torch` builds its DeviceMesh from it.

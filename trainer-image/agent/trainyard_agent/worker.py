@@ -56,6 +56,8 @@ class Worker:
         self._warm = WarmStart(command.words, group, log, lambda: sync.is_active) if can_prepare else None
         self._attempt = restarts.attempt or int(environment["TRAINYARD_ATTEMPT"])
         self._grace = grace_seconds(environment)
+        # The node starts the container again, and the others go on.
+        self._restarts_alone = environment.get("TRAINYARD_RESTARTS_ALONE") == "1"
         self._reporting_ranks: set[int] = set()
         self._state = AgentState.RUNNING
         self._since = time.monotonic()
@@ -82,7 +84,8 @@ class Worker:
             if outcome.is_done:
                 return WorkerExit(0, outcome.note)
             failure = outcome.failure
-            if self._group.is_terminating or not self._sync.is_active:
+            restarts_alone = self._restarts_alone and failure is not None
+            if self._group.is_terminating or not self._sync.is_active or restarts_alone:
                 break
             self._clear()
             self._patience = FIRST_ANSWER_SECONDS
@@ -131,7 +134,7 @@ class Worker:
         return True
 
     def _report_failure(self, failure: Failure) -> None:
-        if not self._group.is_terminating:
+        if not (self._group.is_terminating or self._restarts_alone):
             self._set_state(AgentState.FAILED, failure)
 
     def _new_attempt(self, environment: Mapping[str, str]) -> Attempt:
