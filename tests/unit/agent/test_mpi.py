@@ -77,6 +77,19 @@ def test_files_are_private_and_removed(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
+def test_progress_has_one_path_in_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    with MpiFiles(members(WORKER, place(WORKER), "secret"), place(WORKER), tmp_path / "own") as files:
+        variables = files.variables({})
+        link = Path(variables["TRAINYARD_PROGRESS_DIR"])
+        assert link == tmp_path / "tmp/trainyard-mpi-uid-3/progress"
+        assert variables["TRAINYARD_RANK_RECORDS"] == f"{link}/records"
+        (link / "7").write_text("step 1")
+    assert (tmp_path / "own/7").exists()
+
+
 def test_folder_of_another_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "trainyard-mpi-uid-3").symlink_to(tmp_path / "elsewhere")

@@ -56,7 +56,7 @@ def test_actions_are_checked() -> None:
     assert parse_action({"action": "start", "words": ["prted"]}) == (Action.START, ["prted"])
     assert parse_action({"action": "state"}) == (Action.STATE, [])
     wrong: list[dict[str, object]] = [{}, {"action": "exec"}, {"action": "start", "words": "prted"}]
-    wrong += [{"action": "start", "words": words} for words in ([1], ["a\0b"], ["x"] * 5000)]
+    wrong += [{"action": "start", "words": words} for words in ([1], ["a\0b"], ["\ud800"], ["x"] * 5000)]
     for fields in wrong:
         with pytest.raises(LineError):
             parse_action(fields)

@@ -127,7 +127,7 @@ class Attempt:
                 )
             )
             try:
-                shared = {**recorder.variables, **records.variables, **self._enter_mpi(stack)}
+                shared = {**recorder.variables, **records.variables, **self._enter_mpi(stack, progress)}
                 remote = self._enter_remote_starts(stack, shared, progress)
                 self._start(shared, progress)
             except OSError as error:
@@ -171,11 +171,12 @@ class Attempt:
         if self._warm is not None:
             self._warm.prepare([*self._rank_environments().values()], delay=delay)
 
-    def _enter_mpi(self, stack: ExitStack) -> Mapping[str, str]:
+    def _enter_mpi(self, stack: ExitStack, progress: Progress) -> Mapping[str, str]:
         """Write what launchers of MPI need, and return their variables. Raises OSError."""
         if not mpi.is_mpi(self._environment):
             return {}
-        return stack.enter_context(mpi.MpiFiles(self._members, self._place)).variables(self._environment)
+        files = stack.enter_context(mpi.MpiFiles(self._members, self._place, progress.folder))
+        return files.variables(self._environment)
 
     def _enter_remote_starts(
         self, stack: ExitStack, shared: Mapping[str, str], progress: Progress

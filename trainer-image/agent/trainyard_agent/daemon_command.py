@@ -16,10 +16,9 @@ DAEMONS = frozenset({"prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy"})
 """The daemons of Open MPI 5 and 4, of MPICH, and of Intel MPI."""
 DETACHING = frozenset({"--daemonize"})
 """Options by which a daemon would leave the agent that watches it."""
-ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 REFERENCE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
-PROFILE = re.compile(r"\(\s*test ! -r \./\.profile \|\| \. \./\.profile;(.*)\)\s*", re.DOTALL)
-"""How Open MPI begins where it does not know the user's shell. A container has no profile for programs."""
+PROFILE, PROFILE_END = "( test ! -r ./.profile || . ./.profile;", ")"
+"""How Open MPI begins and ends where it does not know the user's shell. A container has no profile for programs."""
 SEPARATORS = frozenset(";&")
 SHELL_CHARACTERS = "();<>|&`"
 
@@ -41,9 +40,10 @@ def parse_command(given: Sequence[str], environment: Mapping[str, str]) -> Daemo
     `given`: the words after the host, which ssh would join with blanks. `environment`: what references such as $PATH name.
     """
     variables = dict[str, str]()
-    text = " ".join(given)
-    profile = PROFILE.fullmatch(text)
-    commands = _commands(profile[1] if profile else text)
+    text = " ".join(given).strip()
+    if text.startswith(PROFILE):
+        text = text[len(PROFILE) :].removesuffix(PROFILE_END)
+    commands = _commands(text)
     for words in commands[:-1]:
         _assign(words, {**environment, **variables}, variables)
     words = _assign(commands[-1], {**environment, **variables}, variables) if commands else []
@@ -80,10 +80,10 @@ def _assign(words: Sequence[str], known: Mapping[str, str], variables: dict[str,
     if rest[:1] == ["export"]:
         rest = rest[1:]
         for word in rest:
-            if not (ASSIGNMENT.fullmatch(word) or word.isidentifier()):
+            if not word.partition("=")[0].isidentifier():
                 raise CommandError(f"the command exports {word[:64]!r}, which is no variable")
-        rest = [word for word in rest if ASSIGNMENT.fullmatch(word)]
-    while rest and (found := ASSIGNMENT.fullmatch(rest[0])):
-        variables[found[1]] = REFERENCE.sub(lambda each: known.get(each[1] or each[2], ""), found[2])
-        rest = rest[1:]
+        rest = [word for word in rest if "=" in word]
+    while rest and "=" in rest[0] and rest[0].partition("=")[0].isidentifier():
+        name, _, value = rest.pop(0).partition("=")
+        variables[name] = REFERENCE.sub(lambda each: known.get(each[1] or each[2], ""), value)
     return rest

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard_agent.ranks import Place, SettingError
+from trainyard_agent.report import DIR_VARIABLE
 
 NAME_VARIABLE, ADDRESSES_VARIABLE = "TRAINYARD_WORKER_NAME", "TRAINYARD_WORKER_ADDRESSES"
 PORT_VARIABLE = "TRAINYARD_REMOTE_START_PORT"
@@ -27,6 +28,9 @@ REMOTE_START_OPTION = "--remote-start"
 """Of the agent's program: it is then what launchers call in the place of ssh."""
 INDEX_FIELD = "{index}"
 MEMBERS_FILE, SCRIPT_FILE = "members", "remote-start"
+PROGRESS_LINK = "progress"
+RECORDS_VARIABLE, RECORDS_FOLDER = "TRAINYARD_RANK_RECORDS", "records"
+"""As in `rank_records.py`."""
 LOCAL_HOST = "localhost"
 MAX_PORT = 65535
 
@@ -84,12 +88,15 @@ def members(environment: Mapping[str, str], place: Place, secret: str) -> Member
 class MpiFiles:
     """The files of one attempt, in a folder that no other user can read. Use it in a `with`. Raises OSError."""
 
-    def __init__(self, known: Members | None, place: Place) -> None:
-        self._members, self._place = known, place
+    def __init__(self, known: Members | None, place: Place, progress: Path | None = None) -> None:
+        """`progress`: the folder in which ranks report what they do."""
+        self._members, self._place, self._progress = known, place, progress
         self._folder: Path | None = None
 
     def __enter__(self) -> MpiFiles:  # noqa: PYI034 - Self needs Python 3.11
         folder = self._folder = _make_folder(f"trainyard-mpi-{self._place.run_id}")
+        if self._progress is not None:
+            (folder / PROGRESS_LINK).symlink_to(self._progress)
         names = [LOCAL_HOST] if self._members is None else [*self._members.hosts]
         slots = self._place.processes
         (folder / "hostfile").write_text("".join(f"{name} slots={slots}\n" for name in names))
@@ -117,7 +124,13 @@ class MpiFiles:
             "OMPI_MCA_orte_default_hostfile": f"{folder}/hostfile",
             "HYDRA_HOST_FILE": f"{folder}/hostfile.hydra",
             "I_MPI_HYDRA_HOST_FILE": f"{folder}/hostfile.hydra",
+            # Otherwise it deals ranks out to the hosts in turn.
+            "I_MPI_PERHOST": str(self._place.processes),
         }
+        if self._progress is not None:
+            # Hydra gives the variables of worker 0 to all ranks: the path has to be valid in each worker.
+            link = f"{folder}/{PROGRESS_LINK}"
+            made |= {DIR_VARIABLE: link, RECORDS_VARIABLE: f"{link}/{RECORDS_FOLDER}"}
         if self._members is not None:
             script = f"{folder}/{SCRIPT_FILE}"
             made |= {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -100,6 +101,14 @@ def parse_action(fields: Mapping[str, Any]) -> tuple[Action, Sequence[str]]:
     words = fields.get("words", [])
     if not isinstance(words, list) or len(words) > MAX_WORDS:
         raise LineError("the command is no list of words")
-    if not all(isinstance(word, str) and "\0" not in word for word in words):
+    if not all(isinstance(word, str) and "\0" not in word and _is_encodable(word) for word in words):
         raise LineError("the command is no list of words")
     return action, words
+
+
+def _is_encodable(word: str) -> bool:
+    try:
+        os.fsencode(word)
+    except UnicodeEncodeError:
+        return False
+    return True
