@@ -1,6 +1,6 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax]` leaves one OCI archive for each image in the cache folder.
+`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax|frameworks-ray]` leaves one OCI archive for each image in the cache folder.
 The name is the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
@@ -124,6 +124,14 @@ IMAGES: Final = {
             "examples/frameworks-jax",
             ("examples/frameworks-jax/Dockerfile", "examples/frameworks-jax/requirements.txt"),
             "about 2 min, 130 MB of downloads",
+            6,
+            stands_on="trainer",
+        ),
+        Image(
+            "frameworks-ray",
+            "examples/frameworks-ray",
+            ("examples/frameworks-ray/Dockerfile", "examples/frameworks-ray/requirements.txt"),
+            "about 2 min, 150 MB of downloads",
             6,
             stands_on="trainer",
         ),

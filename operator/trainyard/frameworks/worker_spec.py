@@ -118,6 +118,9 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
         return DnsNames.ALL if has_tpus else DnsNames.MASTER
     if spec.framework is Framework.TENSORFLOW:
         return DnsNames.ALL
+    if spec.framework is Framework.RAY:
+        # All look for the head, which has the number 0 in its role.
+        return DnsNames.MASTER
     return DnsNames.MASTER if spec.framework.meets_at_worker_0 else DnsNames.ALL
 
 
