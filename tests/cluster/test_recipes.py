@@ -33,6 +33,8 @@ class Fault(Enum):
 
     KILL = "kill -9 of its process"
     DELETE = "its pod is deleted"
+    KILL_RAY = "kill -9 of Ray's process there"
+    DELETE_HEAD = "the pod of the head is deleted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,12 @@ class Recipe:
     fault: Fault | None = None
     more: tuple[str, ...] = ()
     """Arguments that make the run long enough for the fault."""
+    writer: str = "worker-0"
+    """The member whose log has the losses."""
+
+    def log(self, attempt: int = 1) -> tuple[str, ...]:
+        """Return the command that prints the log with the losses."""
+        return "logs", f"{self.name}-{self.writer}-{attempt}", "--tail=-1"
 
 
 PICTURES, POINTS, LOSS = r"([\d.]+)% of pictures", r"([\d.]+)% of points", r"loss (\d+\.\d+)"
@@ -68,6 +76,9 @@ RECIPES = (
     Recipe("jax", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
     Recipe("xgboost", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
+    Recipe("ray", POINTS, least=90, fault=Fault.KILL_RAY, more=("--steps", "4000"), writer="head-0"),
+    Recipe("ray", POINTS, least=90, fault=Fault.DELETE, more=("--steps", "4000"), writer="head-0"),
+    Recipe("ray", POINTS, least=90, fault=Fault.DELETE_HEAD, more=("--steps", "4000"), writer="head-0"),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
     Recipe("lightning", POINTS, least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )
@@ -115,20 +126,24 @@ def recipes(cluster: Cluster) -> Iterator[Kube]:
 
 @pytest.mark.parametrize("recipe", chosen(), ids=lambda recipe: recipe.name)
 def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
-    job, log_of_worker_0 = manifest(recipe), ("logs", f"{recipe.name}-worker-0-1", "--tail=-1")
+    job = manifest(recipe)
     load(recipes.cluster, main_container(job)["image"])
     recipes.apply(job)
     if recipe.fault:
         recipes.wait_phase(recipe.name, "Running", TIMEOUT_SECONDS)
         losses = partial(re.findall, r"\bloss\W+\d")
-        recipes.until(lambda: len(losses(recipes.run(*log_of_worker_0))) >= 3, TIMEOUT_SECONDS, "three losses")
+        recipes.until(lambda: len(losses(recipes.run(*recipe.log()))) >= 3, TIMEOUT_SECONDS, "three losses")
         inject(recipes, recipe)
     recipes.until(lambda: "completionTime" in recipes.status(recipe.name), TIMEOUT_SECONDS, f"{recipe.name} to end")
-    status, log = recipes.status(recipe.name), recipes.run(*log_of_worker_0)
+    status = recipes.status(recipe.name)
+    log = recipes.run(*recipe.log(attempt=2 if recipe.fault is Fault.DELETE_HEAD else 1))
     assert status["phase"] == "Complete", log[-4000:]
     assert recipe.least < float(re.findall(recipe.learnt, log)[-1]) < recipe.most, log[-4000:]
     restarts = (status["restarts"]["failures"], status["restarts"]["disruptions"])
-    assert restarts == (recipe.fault is Fault.KILL, recipe.fault is Fault.DELETE), status
+    assert restarts == (
+        recipe.fault is Fault.KILL,
+        recipe.fault in {Fault.DELETE, Fault.DELETE_HEAD},
+    ), status
     steps = [int(step) for step in re.findall(r"resuming from step (\d+)", log)]
     assert len(steps) == (recipe.fault is not None)
     assert all(steps)
@@ -146,8 +161,8 @@ def load(cluster: Cluster, image: str) -> None:
 def inject(kube: Kube, recipe: Recipe) -> None:
     """Inject the fault."""
     pod = f"{recipe.name}-worker-1-1"
-    if recipe.fault is Fault.DELETE:
-        kube.delete_pod(pod)
+    if recipe.fault in {Fault.DELETE, Fault.DELETE_HEAD}:
+        kube.delete_pod(pod if recipe.fault is Fault.DELETE else f"{recipe.name}-head-0-1")
         return
-    program = Path(main_container(manifest(recipe))["command"][1]).name
+    program = "raylet" if recipe.fault is Fault.KILL_RAY else Path(main_container(manifest(recipe))["command"][1]).name
     kube.run("exec", pod, "--", "python3", "-c", KILL.replace("train.py", program))

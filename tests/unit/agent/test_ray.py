@@ -52,7 +52,12 @@ def test_address_of_ipv6() -> None:
 
 def test_own_options_come_last() -> None:
     made = node(HEAD, TRAINYARD_RAY_OPTIONS="""--num-cpus=8 --labels='{"zone": "a"}' --node-ip-address=10.0.0.9""")
-    assert made.start("10.0.0.7")[-4:] == ["--num-cpus=8", '--labels={"zone": "a"}', "--node-ip-address=10.0.0.9", "--block"]
+    assert made.start("10.0.0.7")[-4:] == [
+        "--num-cpus=8",
+        '--labels={"zone": "a"}',
+        "--node-ip-address=10.0.0.9",
+        "--block",
+    ]
     assert "--node-ip-address=10.0.0.7" not in made.start("10.0.0.7")
 
 

@@ -67,7 +67,9 @@ def running(folder: Path, start: str, port: int, **environment: str) -> Iterator
         "TRAINYARD_RAY_WORKERS": "2",
         "RAY_ADDRESS": f"127.0.0.1:{port}",
     }
-    made = AgentProcess(AGENT_SOURCE, folder, "--once", "--", sys.executable, "driver.py", **{**variables, **environment})
+    made = AgentProcess(
+        AGENT_SOURCE, folder, "--once", "--", sys.executable, "driver.py", **{**variables, **environment}
+    )
     try:
         yield made
     finally:

@@ -28,7 +28,7 @@ def member(index: int = 1, container: dict[str, Any] | None = None, **fields: An
 
 
 def options(made: Worker) -> list[str]:
-    return environment_of(made)["TRAINYARD_RAY_START"].split()
+    return str(environment_of(made)["TRAINYARD_RAY_START"]).split()
 
 
 def test_worker_joins_the_head() -> None:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from trainyard_agent.processes import descendants, processes_by_pid, reap
-from trainyard_agent.ray import RayNode, ray_node
 from trainyard_agent.rank_records import FOLDER_VARIABLE
+from trainyard_agent.ray import RayNode, ray_node
 from trainyard_agent.signalling import TERMINATED_CODE, forward_signal
 from trainyard_agent.spawn import SIGNALS, STANDARD_ERROR, TERMINATION_SIGNALS, UNSTARTABLE_CODES, spawn
 
@@ -30,7 +30,7 @@ STOP_SECONDS = 5.0
 FAILED_CODE, MISSING_CODE = 1, 127
 
 
-class _Over(Exception):
+class _OverError(Exception):
     """The pod's part in the cluster is over, with this exit code."""
 
     def __init__(self, code: int) -> None:
@@ -61,7 +61,7 @@ class RayCluster:
             signal.signal(number, lambda _number, _frame: None)
         try:
             return self._run()
-        except _Over as over:
+        except _OverError as over:
             return over.code
         finally:
             self._stop_ray()
@@ -96,7 +96,7 @@ class RayCluster:
             return spawn(words, made, STANDARD_ERROR, shares_input=is_driver)
         except OSError as error:
             self._log(f"cannot start {words[0]}: {error.strerror or error}")
-            raise _Over(UNSTARTABLE_CODES.get(error.errno, FAILED_CODE)) from error
+            raise _OverError(UNSTARTABLE_CODES.get(error.errno, FAILED_CODE)) from error
 
     def _finish(self, words: Sequence[str]) -> int:
         """Run a command to its end, as long as Ray runs. Returns its exit code."""
@@ -110,7 +110,7 @@ class RayCluster:
         """Run a command of our own to its end. Returns its exit code. A signal to exit ends this part for good."""
         code = self._finish(words)
         if self._terminated:
-            raise _Over(TERMINATED_CODE)
+            raise _OverError(TERMINATED_CODE)
         return code
 
     def _wait_for(self, pid: int) -> int:
@@ -137,7 +137,7 @@ class RayCluster:
         while (left := end - time.monotonic()) > 0:
             self._look(None, left)
         if self._terminated:
-            raise _Over(TERMINATED_CODE)
+            raise _OverError(TERMINATED_CODE)
 
     def _look(self, awaited: int | None, seconds: float = LOOK_SECONDS) -> None:
         """Wait until something happens, and check Ray. `awaited`: the process whose end is waited for, which counts more."""
@@ -151,11 +151,11 @@ class RayCluster:
             return
         if self._terminated and awaited == self._ray and self._has_lost_head():
             # Ray would try for 30 seconds to tell the head that it leaves.
-            raise _Over(TERMINATED_CODE)
+            raise _OverError(TERMINATED_CODE)
         if self._ray in self._codes:
             code = self._codes[self._ray]
             self._log(f"Ray has exited in this pod exit_code={code}")
-            raise _Over(code or FAILED_CODE)
+            raise _OverError(code or FAILED_CODE)
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             self._check_servers(self._ray)
@@ -170,7 +170,7 @@ class RayCluster:
         missing = [name for name in self._node.servers if name not in names]
         if missing and self._served and not self._terminated:
             self._log(f"a process of Ray has exited in this pod name={missing[0]} logs=/tmp/ray/session_latest/logs")
-            raise _Over(FAILED_CODE)
+            raise _OverError(FAILED_CODE)
         self._served = self._served or not missing
 
     def _forward(self, number: int) -> None:
