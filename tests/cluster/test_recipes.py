@@ -35,6 +35,7 @@ class Fault(Enum):
     DELETE = "its pod is deleted"
     KILL_RAY = "kill -9 of Ray's process there"
     DELETE_HEAD = "the pod of the head is deleted"
+    ALONE = "both, one after the other, and the others go on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +44,18 @@ class Recipe:
 
     name: str
     learnt: str
-    """A pattern for the result in the log of rank 0; its last match counts."""
+    """A pattern for the result in the log of the reporter; its last match counts."""
     least: float = 0.0
     most: float = 100.0
     fault: Fault | None = None
     more: tuple[str, ...] = ()
     """Arguments that make the run long enough for the fault."""
-    writer: str = "worker-0"
-    """The member whose log has the losses."""
+    reporter: str = "worker-0"
+    """The member whose log tells how well it learns."""
 
     def log(self, attempt: int = 1) -> tuple[str, ...]:
-        """Return the command that prints the log with the losses."""
-        return "logs", f"{self.name}-{self.writer}-{attempt}", "--tail=-1"
+        """Return the command that prints the reporter's log."""
+        return "logs", f"{self.name}-{self.reporter}-{attempt}", "--tail=-1"
 
 
 PICTURES, POINTS, LOSS = r"([\d.]+)% of pictures", r"([\d.]+)% of points", r"loss (\d+\.\d+)"
@@ -74,11 +75,20 @@ RECIPES = (
     Recipe("accelerate", r"([\d.]+)% of signals", least=90, fault=Fault.KILL, more=("--steps", "600")),
     Recipe("deepspeed", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "600")),
     Recipe("jax", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
+    Recipe("tensorflow", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
+    Recipe(
+        "tensorflow-servers",
+        r"mean error of ([\d.]+)",
+        most=0.1,
+        fault=Fault.ALONE,
+        more=("--steps", "20000"),
+        reporter="chief-0",
+    ),
     Recipe("xgboost", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
-    Recipe("ray", POINTS, least=90, fault=Fault.KILL_RAY, more=("--steps", "4000"), writer="head-0"),
-    Recipe("ray", POINTS, least=90, fault=Fault.DELETE, more=("--steps", "4000"), writer="head-0"),
-    Recipe("ray", POINTS, least=90, fault=Fault.DELETE_HEAD, more=("--steps", "4000"), writer="head-0"),
+    Recipe("ray", POINTS, least=90, fault=Fault.KILL_RAY, more=("--steps", "4000"), reporter="head-0"),
+    Recipe("ray", POINTS, least=90, fault=Fault.DELETE, more=("--steps", "4000"), reporter="head-0"),
+    Recipe("ray", POINTS, least=90, fault=Fault.DELETE_HEAD, more=("--steps", "4000"), reporter="head-0"),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
     Recipe("lightning", POINTS, least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )
@@ -142,10 +152,10 @@ def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
     restarts = (status["restarts"]["failures"], status["restarts"]["disruptions"])
     assert restarts == (
         recipe.fault is Fault.KILL,
-        recipe.fault in {Fault.DELETE, Fault.DELETE_HEAD},
+        recipe.fault in {Fault.DELETE, Fault.ALONE, Fault.DELETE_HEAD},
     ), status
     steps = [int(step) for step in re.findall(r"resuming from step (\d+)", log)]
-    assert len(steps) == (recipe.fault is not None)
+    assert len(steps) == (recipe.fault not in {None, Fault.ALONE})
     assert all(steps)
     recipes.run("delete", "tj", recipe.name)
 
@@ -166,3 +176,16 @@ def inject(kube: Kube, recipe: Recipe) -> None:
         return
     program = "raylet" if recipe.fault is Fault.KILL_RAY else Path(main_container(manifest(recipe))["command"][1]).name
     kube.run("exec", pod, "--", "python3", "-c", KILL.replace("train.py", program))
+    if recipe.fault is Fault.ALONE:
+        workers = partial(role, kube, recipe.name, "worker")
+        kube.until(lambda: workers()["restarts"] == 1, 60, "the container to be restarted")
+        kube.until(lambda: workers()["readyReplicas"] == 2, 60, "both workers to run")
+        kube.delete_pod(pod)
+        kube.until(lambda: kube.find("pod", f"{pod}-r1"), 60, "another pod of the worker")
+        kube.until(lambda: workers()["readyReplicas"] == 2, 60, "both workers to run again")
+        assert (kube.phase(recipe.name), kube.status(recipe.name)["attempt"]) == ("Running", 1)
+
+
+def role(kube: Kube, job: str, name: str) -> Json:
+    """Return what the status says of the members of a role."""
+    return next(each for each in kube.status(job)["roles"] if each["name"] == name)

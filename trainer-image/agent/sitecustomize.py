@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROCESS"
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
+OLD_NAMES = {
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "TORCH_FR_DUMP_TEMP_FILE",
+}
+"""torch 2.9 has renamed these settings, and warns of the old names. The agent sets both names, since it does not know the release."""
 LIBRARIES = ("trainyard_agent.report", "trainyard_torch")
 FRAMEWORKS = ("torch", "jax", "tensorflow", "paddle", "mindspore")
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID")
@@ -194,6 +199,7 @@ def watch_torch(observer: Observer, module: Any) -> None:
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        quietly(drop_old_names)
         # Before the call, which may fail: two programs that use one port, for example.
         if kwargs.get("rank", -1) >= 0 and kwargs.get("world_size", -1) > 0:
             quietly(lambda: observer.record_group(kwargs["rank"], kwargs["world_size"], formed=False))
@@ -202,6 +208,14 @@ def watch_torch(observer: Observer, module: Any) -> None:
         return made
 
     module.init_process_group = init_process_group
+
+
+def drop_old_names() -> None:
+    """Remove the old name of a setting that has the same value under its new name, where torch knows that one."""
+    release = tuple(map(int, sys.modules["torch"].__version__.split(".")[:2]))
+    for old, new in OLD_NAMES.items():
+        if release >= (2, 9) and old in os.environ and os.environ[old] == os.environ.get(new):
+            del os.environ[old]
 
 
 def watch_accelerate(observer: Observer, module: Any) -> None:
@@ -230,6 +244,8 @@ class Finder:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        self._finding: set[str] = set()
+        """The modules that the other finders are asked for. Some of them ask all finders in turn, as a second one of these does."""
         self._watched: dict[str, Callable[[Observer, Any], None]] = {
             "torch.distributed.distributed_c10d": watch_torch,
             "accelerate.state": watch_accelerate,
@@ -239,10 +255,13 @@ class Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the module's spec, whose loader also watches it."""
         watch = self._watched.get(name)
-        if watch is None:
+        if watch is None or name in self._finding:
             return None
-        finders = [finder for finder in sys.meta_path if finder is not self]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+        self._finding.add(name)
+        try:
+            spec = next(filter(None, (finder.find_spec(name, path, target) for finder in [*sys.meta_path])), None)
+        finally:
+            self._finding.discard(name)
         load = getattr(spec and spec.loader, "exec_module", None)
         if load is None:
             return spec

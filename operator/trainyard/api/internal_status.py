@@ -16,6 +16,8 @@ MAX_REPLACEMENTS = 64
 """Runs of workers that got new pods since the group was created. With more, all workers get new pods."""
 MAX_RECREATED = 256
 """Members whose pod was created again in the running attempt. With more, the oldest pods count as lost again."""
+MAX_RECREATIONS = 999_999_999
+"""The largest number in the name of a pod that was created again."""
 MAX_REPEAT_PODS = 8
 """Pods of a repeated failure that are stored, and nodes."""
 
@@ -107,7 +109,7 @@ class Recreated(Model):
     """The index of the member."""
     attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     """The attempt for which its first pod was created."""
-    count: int = Field(ge=1, le=MAX_JSON_INTEGER)
+    count: int = Field(ge=1, le=MAX_RECREATIONS)
     """How often it got a new pod since then."""
     launched: bool = False
     """Whether the last of these pods has existed: from then on, a missing pod is lost again."""

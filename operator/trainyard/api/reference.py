@@ -89,7 +89,13 @@ def reasons_page() -> str:
 def exit_codes_page() -> str:
     """What the exit codes of a worker lead to."""
     all_codes = sorted([*recovery.MEANINGS, *recovery.DESCRIBED], key=lambda meaning: meaning.codes)
-    rows = [f"| {', '.join(map(str, meaning.codes))} | {meaning.action} | {meaning.text} |" for meaning in all_codes]
+    by_framework = [
+        (f" with `framework: {name}`", each) for name, found in recovery.FRAMEWORK_MEANINGS.items() for each in found
+    ]
+    rows = [
+        f"| {', '.join(map(str, meaning.codes))}{where} | {meaning.action} | {meaning.text} |"
+        for where, meaning in (*(("", each) for each in all_codes), *by_framework)
+    ]
     return MADE + CODES_HEAD + "\n".join(rows) + CODES_FOOT
 
 

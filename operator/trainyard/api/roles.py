@@ -66,7 +66,7 @@ class FrameworkRoles:
         ]
 
 
-_GOES_ON = RoleRule(alone=True)
+_GOES_ON = RoleRule(alone=True, ends=False)
 ROLES: Mapping[str, FrameworkRoles] = MappingProxyType(
     {
         "tensorflow": FrameworkRoles(

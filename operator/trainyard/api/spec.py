@@ -295,8 +295,8 @@ class TrainingJobSpec(Model):
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
     torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. jax: `jax.distributed.initialize()` finds
     all processes without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
-    With
-    tensorflow, each member gets TF_CONFIG. With ray, the command is the driver: it runs on the role head, in a cluster of Ray. With none, only TRAINYARD_* is set."""
+    With tensorflow, each member gets TF_CONFIG. With ray, the command is the driver, which runs
+    on the role head. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

@@ -25,7 +25,7 @@ from trainyard.domain.decisions import (
 from trainyard.domain.progress import goodput, stragglers
 from trainyard.domain.progress.group_progress import progress
 from trainyard.domain.recovery import agent_reports, failure_policy
-from trainyard.domain.recovery.adoption import lost_attempt
+from trainyard.domain.recovery.adoption import adoption
 from trainyard.domain.recovery.agent_reports import MergedReports
 from trainyard.domain.recovery.lone_members import restore_lone_members
 from trainyard.domain.recovery.outdated_group import replace_outdated_group
@@ -106,7 +106,7 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
 def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:
     """Return what a job does before its workers' failures count: adopt an attempt, succeed, stop in coordination, or be suspended."""
     job, suspended = snapshot.job, snapshot.job.status.suspended
-    if adopted := lost_attempt(snapshot):
+    if adopted := adoption(snapshot):
         return adopted
     if not suspended and not snapshot.outdated and _succeeded(snapshot):
         return Complete()

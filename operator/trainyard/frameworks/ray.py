@@ -28,7 +28,7 @@ def identity_variables(worker: Worker) -> list[Json]:
     address = f"{worker.address_of(HEAD_INDEX)}:{port}"
     main: Mapping[str, Any] = worker.spec.template["spec"]["containers"][0]
     if worker.index == HEAD_INDEX:
-        # Whoever reaches the dashboard can run any program. The driver and Ray's servers need the head's processors: ranks would starve them.
+        # All that reach the dashboard can run any program. The driver and Ray's servers need the head's processors: ranks would starve them.
         options = ["--head", f"--port={port}", "--include-dashboard=false", "--num-cpus=0"]
     else:
         options = [f"--address={address}", *_resources(main)]

@@ -65,7 +65,7 @@ def test_ray_finds_the_address_itself_without_one() -> None:
     assert not any(word.startswith("--node-ip-address") for word in node(HEAD).start(""))
 
 
-def test_interpreter_is_that_of_the_driver_or_of_ray(tmp_path: Path) -> None:
+def test_interpreter_of_the_driver_or_of_ray(tmp_path: Path) -> None:
     (tmp_path / "ray").write_text("#!/opt/conda/bin/python3.12\n")
     assert node(HEAD, PATH=str(tmp_path)).interpreter == ["/opt/python3"]
     assert node(HEAD, "sh", "-c", "python train.py", PATH=str(tmp_path)).interpreter == ["/opt/conda/bin/python3.12"]

@@ -114,7 +114,7 @@ def test_driver_waits_for_all_workers(tmp_path: Path, port: int) -> None:
     assert code == 0, errors
 
 
-def test_code_of_the_driver_is_that_of_the_head(tmp_path: Path, port: int) -> None:
+def test_head_exits_as_the_driver(tmp_path: Path, port: int) -> None:
     with head(tmp_path, port, DRIVER_CODE="7") as made:
         assert made.wait()[0] == 7
 
@@ -144,7 +144,7 @@ def test_worker_waits_for_the_head(tmp_path: Path, port: int) -> None:
             assert f"--address=127.0.0.1:{port} --block" in made.file("ray")
 
 
-def test_stopped_worker_does_not_wait_for_a_lost_head(tmp_path: Path, port: int) -> None:
+def test_stopped_worker_does_not_await_lost_head(tmp_path: Path, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)) as listener, worker(tmp_path, port) as made:
         raylet = server(made, "raylet")
         # It drains for long.

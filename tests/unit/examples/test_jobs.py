@@ -154,7 +154,9 @@ def test_page_lists_every_job_and_its_ranks() -> None:
     )
     specs = {name: job["spec"] for name, job in OF_RECIPES.items()}
     assert {name: int(ranks) for name, ranks in losses} == {
-        name: spec["replicas"] * spec["processesPerReplica"] for name, spec in specs.items()
+        name: spec["replicas"] * spec["processesPerReplica"]
+        + sum(role.get("replicas", 1) for role in spec.get("roles", ()))
+        for name, spec in specs.items()
     }
 
 

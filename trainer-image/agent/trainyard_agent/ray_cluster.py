@@ -1,7 +1,7 @@
 """Run Ray in this pod, below the agent: `ray start`, and on the head the user's command once all workers have joined.
 
 The agent starts this program as a command that starts ranks itself. Its exit code is that of the driver. It exits with 1 as soon as Ray in this
-pod is gone: the driver would notice after a minute, and a worker without its raylet never.
+pod is gone. The driver would notice that after a minute, and a worker without its raylet never.
 """
 
 from __future__ import annotations

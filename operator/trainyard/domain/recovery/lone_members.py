@@ -7,7 +7,7 @@ Only a pod that is lost needs the operator: it stores that first, and then creat
 from collections.abc import Sequence
 
 from trainyard.api.base import increment
-from trainyard.api.internal_status import MAX_RECREATED, Recreated
+from trainyard.api.internal_status import MAX_RECREATED, MAX_RECREATIONS, Recreated
 from trainyard.api.reasons import Reason
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.decisions import Event, Fail, Outcome
@@ -62,7 +62,7 @@ def _recreate(snapshot: Snapshot, lost: list[int], pods: dict[int, PodView]) -> 
         )
     stored = {each.member: each for each in _entries(status)}
     for index in lost:
-        count = increment(status.recreated(index))
+        count = min(status.recreated(index) + 1, MAX_RECREATIONS)
         stored[index] = Recreated(member=index, attempt=status.created_in_attempt(index), count=count)
     restarts = status.restarts.evolve(disruptions=increment(disruptions))
     note = f"{what}; a new pod joins the group, which goes on"

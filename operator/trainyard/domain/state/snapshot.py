@@ -194,8 +194,12 @@ class Snapshot:
 
     @cached_property
     def attempt_reports(self) -> tuple[WorkerReport, ...]:
-        """The reports of the current attempt."""
-        return tuple(report for report in self.reports if report.attempt == self.job.status.attempt)
+        """The reports of the current attempt, but for those of members that go on alone: their steps are not those of the group."""
+        return tuple(
+            report
+            for report in self.reports
+            if report.attempt == self.job.status.attempt and not self.job.is_lone(report.index)
+        )
 
     @cached_property
     def agents_connected_since(self) -> datetime | None:

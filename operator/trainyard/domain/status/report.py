@@ -36,7 +36,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     changes: StatusChanges = {
         "observed_generation": job.generation,
         "replicas": sum(not pod.gone and is_worker(pod.index) for pod in snapshot.pods),
-        "ready_replicas": well,
+        "ready_replicas": sum(map(_is_well, snapshot.current_workers)),
         "roles": _roles(snapshot),
         "selector": selector(job.uid, has_roles=bool(job.role_members)),
     }

@@ -8,8 +8,9 @@ import pytest
 from tests.support.jobs import NOW, Scene, job, stored
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
-from trainyard.domain.decisions import CreateWorker, DeletePod, Plan
+from trainyard.domain.decisions import CreateWorker, DeletePod, Plan, StopPod
 from trainyard.domain.plan import plan
+from trainyard.domain.state.worker_views import PodView, RankProgress, WorkerReport
 
 CHIEF, PS, EVALUATOR = 10_000, 11_000, 12_000
 ROLES = [{"name": "chief"}, {"name": "ps"}, {"name": "evaluator"}]
@@ -125,3 +126,58 @@ def test_status_shows_roles() -> None:
     assert (made.status.ready, made.status.replicas) == ("5/5", 2)
     assert made.status.selector.endswith(",trainyard.dev/role=worker")
     assert act(job(2).running()).status.roles == []
+
+
+def recreated(number: int) -> PodView:
+    """The pod of worker 1 that was created again so often."""
+    return replace(training().pods[1], name=f"train-worker-1-1-r{number}", uid=f"new-{number}", recreated=number)
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_new_operator_adopts_pods_created_again(attempt: int) -> None:
+    """The status is older: from a backup, or never stored."""
+    pods = training().running(attempt).gone(1).pods
+    pods = tuple(pod for pod in pods if pod.attempt == attempt)
+    again = replace(recreated(2), attempt=attempt, name=f"train-worker-1-{attempt}-r2")
+    scene = replace(training(), pods=(*pods, again))
+    while (made := act(scene)).status != scene.status:
+        assert not made.actions, "it disturbs no member that runs"
+        scene = replace(scene, status=made.status)
+    assert (scene.status.attempt, scene.status.recreated(1)) == (attempt, 2)
+    assert (scene.status.restarts.disruptions, [*made.actions]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param(recreated(1), id="beside a worker that runs"),
+        pytest.param(recreated(999_999_999), id="with an absurd number"),
+        pytest.param(replace(recreated(1), index=CHIEF, name="train-chief-0-1-r1"), id="of a chief"),
+    ],
+)
+def test_forged_pod_is_not_adopted(forged: PodView) -> None:
+    scene = training() if forged.recreated == 1 else training().gone(1)
+    made = act(replace(scene, pods=(*scene.pods, forged)))
+    assert made.status.recreated(forged.index) in {0, 1}
+    assert Reason.ATTEMPT_ADOPTED not in {event.reason for event in made.events}
+
+
+def test_steps_of_lone_members_do_not_count() -> None:
+    steps = {CHIEF: 9, EVALUATOR: 4}
+    reports = [WorkerReport(1, index, (RankProgress(index, step, "train"),)) for index, step in steps.items()]
+    progress = plan(replace(training().snapshot, reports=reports), NOW).status.progress
+    assert progress is not None
+    assert progress.step == 9
+
+
+@pytest.mark.parametrize("outcome", [C.COMPLETE, C.FAILED])
+def test_servers_stop_though_pods_are_kept(outcome: C) -> None:
+    """They never end by themselves; the chief does."""
+    scene = training(lifecycle={"cleanPods": "None"}).pod(EVALUATOR, stop_requested=True)
+    ended = plan(scene.finished(outcome).snapshot, NOW)
+    assert [(type(each), each.name) for each in ended.actions if isinstance(each, StopPod)] == [
+        (StopPod, "train-worker-0-1"),
+        (StopPod, "train-worker-1-1"),
+        (StopPod, "train-ps-0-1"),
+    ]
+    assert len(ended.actions) == 3
