@@ -12,7 +12,8 @@ from tests.support.control_plane import RefusedError
 from tests.support.polling import until
 
 Json = dict[str, Any]
-CHIEF, PS, EVALUATOR = {"name": "chief"}, {"name": "ps"}, {"name": "evaluator"}
+CHIEF, PS, EVALUATOR, HEAD = {"name": "chief"}, {"name": "ps"}, {"name": "evaluator"}, {"name": "head"}
+NO_COMMAND = {"spec": {"containers": [{"name": "main", "image": "ray:1"}]}}
 
 
 def roles(*given: Json, **spec: Any) -> Json:
@@ -36,6 +37,11 @@ def roles(*given: Json, **spec: Any) -> Json:
         (roles({"name": "chief", "image": ""}), r"roles\[0\].image.*at least 1 chars"),
         (roles({"name": "chief", "volumes": [{"emptyDir": {}}]}), r"roles\[0\].volumes\[0\].name: Required"),
         (roles({"name": "chief", "env": [{"value": "1"}]}), r"roles\[0\].env\[0\].name: Required"),
+        (roles(framework="ray"), "the framework needs the role head; add it to roles"),
+        (roles(CHIEF, HEAD, framework="ray"), "framework ray has the roles head; remove or rename the others"),
+        (roles({"name": "head", "replicas": 2}, framework="ray"), "one member of this role; set replicas to 1"),
+        (roles(HEAD, framework="ray", recovery={"agent": "none"}), r"recovery.agent.*ray needs the agent"),
+        (roles(HEAD, framework="ray", template=NO_COMMAND), r"spec.template.*command of the first.*set command"),
     ],
 )
 def test_invalid_roles_name_field_and_fix(lab: Namespace, spec: Json, message: str) -> None:

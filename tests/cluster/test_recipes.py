@@ -33,6 +33,8 @@ class Fault(Enum):
 
     KILL = "kill -9 of its process"
     DELETE = "its pod is deleted"
+    KILL_RAY = "kill -9 of Ray's process there"
+    DELETE_HEAD = "the pod of the head is deleted"
     ALONE = "both, one after the other, and the others go on"
 
 
@@ -50,6 +52,10 @@ class Recipe:
     """Arguments that make the run long enough for the fault."""
     reporter: str = "worker-0"
     """The member whose log tells how well it learns."""
+
+    def log(self, attempt: int = 1) -> tuple[str, ...]:
+        """Return the command that prints the reporter's log."""
+        return "logs", f"{self.name}-{self.reporter}-{attempt}", "--tail=-1"
 
 
 PICTURES, POINTS, LOSS = r"([\d.]+)% of pictures", r"([\d.]+)% of points", r"loss (\d+\.\d+)"
@@ -81,6 +87,9 @@ RECIPES = (
     Recipe("xgboost", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("mpi", POINTS, least=90, fault=Fault.KILL, more=("--steps", "400", "--pause", "0.05")),
+    Recipe("ray", POINTS, least=90, fault=Fault.KILL_RAY, more=("--steps", "4000"), reporter="head-0"),
+    Recipe("ray", POINTS, least=90, fault=Fault.DELETE, more=("--steps", "4000"), reporter="head-0"),
+    Recipe("ray", POINTS, least=90, fault=Fault.DELETE_HEAD, more=("--steps", "4000"), reporter="head-0"),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
     Recipe("lightning", POINTS, least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )
@@ -128,22 +137,26 @@ def recipes(cluster: Cluster) -> Iterator[Kube]:
 
 @pytest.mark.parametrize("recipe", chosen(), ids=lambda recipe: recipe.name)
 def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
-    job, log_of_reporter = manifest(recipe), ("logs", f"{recipe.name}-{recipe.reporter}-1", "--tail=-1")
+    job = manifest(recipe)
     load(recipes.cluster, main_container(job)["image"])
     recipes.apply(job)
     if recipe.fault:
         recipes.wait_phase(recipe.name, "Running", TIMEOUT_SECONDS)
         losses = partial(re.findall, r"\bloss\W+\d")
-        recipes.until(lambda: len(losses(recipes.run(*log_of_reporter))) >= 3, TIMEOUT_SECONDS, "three losses")
+        recipes.until(lambda: len(losses(recipes.run(*recipe.log()))) >= 3, TIMEOUT_SECONDS, "three losses")
         inject(recipes, recipe)
     recipes.until(lambda: "completionTime" in recipes.status(recipe.name), TIMEOUT_SECONDS, f"{recipe.name} to end")
-    status, log = recipes.status(recipe.name), recipes.run(*log_of_reporter)
+    status = recipes.status(recipe.name)
+    log = recipes.run(*recipe.log(attempt=2 if recipe.fault is Fault.DELETE_HEAD else 1))
     assert status["phase"] == "Complete", log[-4000:]
     assert recipe.least < float(re.findall(recipe.learnt, log)[-1]) < recipe.most, log[-4000:]
     restarts = (status["restarts"]["failures"], status["restarts"]["disruptions"])
-    assert restarts == (recipe.fault is Fault.KILL, recipe.fault in {Fault.DELETE, Fault.ALONE}), status
+    assert restarts == (
+        recipe.fault is Fault.KILL,
+        recipe.fault in {Fault.DELETE, Fault.ALONE, Fault.DELETE_HEAD},
+    ), status
     steps = [int(step) for step in re.findall(r"resuming from step (\d+)", log)]
-    assert len(steps) == (recipe.fault in {Fault.KILL, Fault.DELETE})
+    assert len(steps) == (recipe.fault not in {None, Fault.ALONE})
     assert all(steps)
     recipes.run("delete", "tj", recipe.name)
 
@@ -159,10 +172,12 @@ def load(cluster: Cluster, image: str) -> None:
 def inject(kube: Kube, recipe: Recipe) -> None:
     """Inject the fault."""
     pod = f"{recipe.name}-worker-1-1"
-    if recipe.fault is Fault.DELETE:
-        kube.delete_pod(pod)
+    if recipe.fault in {Fault.DELETE, Fault.DELETE_HEAD}:
+        kube.delete_pod(pod if recipe.fault is Fault.DELETE else f"{recipe.name}-head-0-1")
         return
-    program = next(Path(word).name for word in main_container(manifest(recipe))["command"] if word.endswith(".py"))
+    words = main_container(manifest(recipe))["command"]
+    own = next((Path(word).name for word in words if word.endswith(".py")), "")
+    program = "raylet" if recipe.fault is Fault.KILL_RAY else own
     kube.run("exec", pod, "--", "python3", "-c", KILL.replace("train.py", program))
     if recipe.fault is Fault.ALONE:
         workers = partial(role, kube, recipe.name, "worker")

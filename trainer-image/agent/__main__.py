@@ -16,6 +16,11 @@ if sys.argv[1:2] == ["--remote-start"]:
 
     exit_with(remote_start(Path(sys.argv[2]), sys.argv[3:]))
 
+if sys.argv[1:2] == ["--ray"]:
+    from trainyard_agent.ray_cluster import main as ray_cluster
+
+    sys.exit(ray_cluster(sys.argv[2:]))
+
 # The kernel delivers no signal to PID 1 that it does not catch, and a worker that is asked to exit while it starts is not asked again.
 early: "list[int]" = []
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):

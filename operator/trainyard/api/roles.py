@@ -30,6 +30,7 @@ class RoleName(StrEnum):
     CHIEF = "chief"
     PS = "ps"
     EVALUATOR = "evaluator"
+    HEAD = "head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,14 @@ ROLES: Mapping[str, FrameworkRoles] = MappingProxyType(
                 ),
             ),
         ),
+        # The head runs the driver, which brings back what it loses with a worker. Ray's processes on workers never end.
+        "ray": FrameworkRoles(
+            RoleRule(alone=True, ends=False), {RoleName.HEAD: RoleRule(decides=True)}, required=(RoleName.HEAD,)
+        ),
     }
 )
 """By framework. One that is missing has workers only, which all decide."""
-SINGLE = (RoleName.CHIEF, RoleName.EVALUATOR)
+SINGLE = (RoleName.CHIEF, RoleName.EVALUATOR, RoleName.HEAD)
 """Roles of one member at most."""
 
 

@@ -54,6 +54,7 @@ class Framework(StrEnum):
     LIGHTGBM = "lightgbm"
     TENSORFLOW = "tensorflow"
     MPI = "mpi"
+    RAY = "ray"
     NONE = "none"
 
     @property
@@ -79,7 +80,7 @@ class Framework(StrEnum):
     @property
     def has_one_process(self) -> bool:
         """Whether one process of a worker drives all its accelerators, unless the user wants more."""
-        return self is Framework.TENSORFLOW
+        return self in {Framework.TENSORFLOW, Framework.RAY}
 
     @property
     def needs_addresses(self) -> bool:
@@ -179,6 +180,16 @@ class TrainingJobSpec(Model):
                     "!(self.framework in ['lightgbm', 'mpi']) || self.recovery.agent != 'none'",
                     "frameworks lightgbm and mpi need the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
+                ),
+                rule(
+                    "self.framework != 'ray' || self.recovery.agent != 'none'",
+                    "framework ray needs the agent, which starts Ray in each pod; leave recovery.agent out, or set framework to none",
+                    fieldPath=".recovery.agent",
+                ),
+                rule(
+                    "self.framework != 'ray' || has(self.template.spec.containers[0].command)",
+                    "framework ray runs the command of the first container as the driver; set command",
+                    fieldPath=".template",
                 ),
                 rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
@@ -291,7 +302,7 @@ class TrainingJobSpec(Model):
     torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. jax: `jax.distributed.initialize()` finds
     all processes without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
     With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
-    With none, only TRAINYARD_* is set."""
+    With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

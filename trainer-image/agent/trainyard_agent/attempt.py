@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,6 +34,7 @@ from trainyard_agent.ranks import (
     place,
     restart_grace_seconds,
 )
+from trainyard_agent.ray import RAY_OPTION, ray_node
 from trainyard_agent.recorder import Recorder, defaults
 from trainyard_agent.remote_starts import RemoteStarts
 from trainyard_agent.reporter import Reporter
@@ -55,7 +57,12 @@ class Command(NamedTuple):
 
     @classmethod
     def of(cls, words: Sequence[str], environment: Mapping[str, str], *, starts_ranks: bool) -> Command:
-        """Return the command of a worker with these variables. `starts_ranks`: whether it starts the ranks, as far as the operator knows."""
+        """Return the command of a worker with these variables. `starts_ranks`: whether it starts the ranks, as far as the operator knows.
+
+        Raises SettingError where the variables of Ray are wrong.
+        """
+        if ray_node(words, environment) is not None:
+            return cls([sys.executable, "-I", "-S", sys.argv[0], RAY_OPTION, *words], True)  # noqa: FBT003 - a field of the tuple
         # Without an address of rank 0 the ranks could not meet.
         found = ranks(words, environment) if starts_ranks and "MASTER_ADDR" in environment else None
         return cls(found.words, False, found) if found else cls(words, starts_ranks)  # noqa: FBT003 - a field of the tuple

@@ -85,11 +85,11 @@ def _launcher(words: Sequence[str], environment: Mapping[str, str]) -> tuple[Seq
         return (words[:1], words[2:]) if script and os.path.basename(script[0]) == NAME else None  # noqa: PTH119 - pathlib takes its time to import
     if os.path.basename(words[0]) != NAME:  # noqa: PTH119
         return None
-    interpreter = _interpreter(words[0], environment)
+    interpreter = interpreter_of(words[0], environment)
     return (interpreter, words[1:]) if interpreter else None
 
 
-def _interpreter(name: str, environment: Mapping[str, str]) -> list[str]:
+def interpreter_of(name: str, environment: Mapping[str, str]) -> list[str]:
     """Return the Python that runs a script, from its first line; nothing where that names none."""
     folders = [""] if "/" in name else environment.get("PATH", os.defpath).split(":")
     for folder in folders:

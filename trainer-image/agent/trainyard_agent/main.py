@@ -72,6 +72,7 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         rank_variables(os.environ)
         if not wait:
             members(os.environ, own_place, "")
+        started = Command.of(command, os.environ, starts_ranks=starts_ranks)
     except SettingError as error:
         return _reject(str(error))
     raise_file_limit()
@@ -80,7 +81,6 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
     attempt, state = restarts.attempt or own_place.attempt, AgentState.WAITING if wait else AgentState.RUNNING
     with group, Sync(os.environ, _log, group.wake, attempt, state) as sync:
         probes = ProbeState(os.environ, _log)
-        started = Command.of(command, os.environ, starts_ranks=starts_ranks)
         if started.deepspeed:
             unused = " ".join(started.deepspeed.unused) or "none"
             _log(

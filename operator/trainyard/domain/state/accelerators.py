@@ -88,6 +88,11 @@ def requested(container: Mapping[str, Any], resource: str) -> int:
     return dict(_devices(container)).get(resource, 0)
 
 
+def gpus(container: Mapping[str, Any]) -> int:
+    """Return the GPUs that a container requests, of any vendor; no slices of GPUs, and no other accelerators."""
+    return sum(number for name, number in _devices(container) if fnmatchcase(name, "*/gpu"))
+
+
 def visible_accelerators(container: Mapping[str, Any], table: AcceleratorTable = ACCELERATORS) -> int:
     """Return the least number of accelerators that a process of the container sees. Of a kind that takes one process for all, it is one."""
     kinds = [(number, _lookup(name, table)) for name, number in _devices(container)]
