@@ -18,10 +18,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from typing_extensions import override
 
 from tests.library.support.models import built
-from trainyard_torch import CheckpointError, Checkpoints, TrainState, load_weights
+from trainyard_torch import CheckpointError, Checkpoints, NoUsableCheckpointError, TrainState, load_weights
 from trainyard_torch.checkpoint.dcp_metadata import MetadataError, parsed
 from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError, File, Manifest, Name
 from trainyard_torch.checkpoint.plain_values import UnsafeTorchError, UnsafeValueError, check_torch
+from trainyard_torch.checkpoint.store import Store
+from trainyard_torch.checkpoint.timeouts import CHUNK
 
 MODEL = "train_state.model.0.weight"
 VALUE = "extra.value"
@@ -155,6 +157,23 @@ def test_manifest_lists_files_of_its_folder_only(tmp_path: Path) -> None:
     for path in ("../other", "/etc/passwd", "a/../../b", "", ".", "a//b", "a\0", "\ud800", "a\nWARNING \x1b[31m"):
         with pytest.raises(CorruptCheckpointError, match=r"which is not in the folder"):
             Manifest.parse(manifest.of({path: File(1, "")}).text(), Name(1, 1))
+
+
+def test_a_link_without_end_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    found = Store(str(tmp_path)).measure("endless", expected=10)
+    assert found is not None
+    assert 10 < found.size <= CHUNK
+
+
+def test_verification_of_a_link_without_end_ends(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path)
+    sign(checkpoint)
+    (checkpoint / "endless").symlink_to("/dev/zero")
+    manifest = Manifest.parse((checkpoint / NAME).read_text(), Name(1, 1))
+    (checkpoint / NAME).write_text(manifest.of({**manifest.files, "endless": File(0, "")}).text())
+    with pytest.raises(NoUsableCheckpointError, match="endless was changed after it was written"):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize(
