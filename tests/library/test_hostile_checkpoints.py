@@ -176,6 +176,40 @@ def test_verification_of_a_link_without_end_ends(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def drop_parts(metadata: Any) -> None:
+    metadata.state_dict_metadata[MODEL].chunks.clear()
+
+
+def shorten_a_part(metadata: Any) -> None:
+    (chunk,) = metadata.state_dict_metadata[MODEL].chunks
+    chunk.sizes = torch.Size([1, *chunk.sizes[1:]])
+
+
+def drop_the_place(metadata: Any) -> None:
+    (index,) = (each for each in metadata.storage_data if each.fqn == MODEL)
+    del metadata.storage_data[index]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop_parts, r"has parts of train_state\.model\.0\.weight with 0 values, and the tensor has \d+"),
+        (shorten_a_part, r"has parts of train_state\.model\.0\.weight with \d values, and the tensor has \d+"),
+        (drop_the_place, r"does not say in which file all parts of train_state\.model\.0\.weight are"),
+    ],
+)
+def test_a_missing_part_is_an_error(tmp_path: Path, change: Callable[[Any], None], message: str) -> None:
+    """torch would leave what the memory had before."""
+    checkpoint = saved(tmp_path)
+    metadata = loaded(checkpoint)
+    change(metadata)
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(metadata))
+    sign(checkpoint)
+    for act in (load, weights):
+        with pytest.raises(CheckpointError, match=message):
+            act(tmp_path)
+
+
 @pytest.mark.parametrize(
     "name",
     [
