@@ -225,6 +225,21 @@ def test_checkpointed_blocks_are_compiled() -> None:
     assert all(torch.allclose(own[name], gradients[name]) for name in gradients)
 
 
+@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_count_a_batch_once(options: Any, momentum: float | None) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=momentum), nn.GELU(), nn.Linear(4, 4))
+    own = copy.deepcopy(model)
+    checkpoint_activations([own], **options)
+    for _ in range(3):
+        x = torch.randn(8, 4)
+        for each in (model, own):
+            each(x).square().mean().backward()
+    assert same(dict(own.state_dict()), dict(model.state_dict()))
+    assert own[1].momentum == momentum
+
+
 def compiled() -> nn.Module:
     return compile_model(Dropped(), backend="aot_eager")
 
