@@ -53,6 +53,11 @@ class Store:
     def __init__(self, url: str, *, timeout_seconds: float | None = None, **options: object) -> None:
         if timeout_seconds is not None and not timeout_seconds > 0:
             raise ValueError(f"timeout_seconds must be a positive number of seconds, not {timeout_seconds}")
+        if not url.strip():
+            # fsspec would take it for the root folder, which is lost with the container.
+            raise StoreError(
+                "the path or URL of the folder is empty: name a folder on a volume, or s3://bucket/folder and the like"
+            )
         full = url.rstrip("/") or "/"
         self.url = without_user(full)
         if ":" in url.partition("/")[0] and "://" not in url:
