@@ -240,6 +240,22 @@ def test_running_statistics_count_a_batch_once(options: Any, momentum: float | N
     assert own[1].momentum == momentum
 
 
+def test_compiled_code_recomputes_no_running_statistics() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+        @override
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    model = Normed()
+    checkpoint_activations([model.inner])
+    with pytest.raises(ValueError, match="checkpoint_activations recomputes inner, which has running statistics"):
+        compile_model(model, backend="aot_eager")
+
+
 def compiled() -> nn.Module:
     return compile_model(Dropped(), backend="aot_eager")
 

@@ -88,10 +88,16 @@ class _Recomputed:
         if not self._block.training or not torch.is_grad_enabled():
             return self._forward(*inputs, **kwargs)
         options = self._options
-        # torch.compile updates running statistics once by itself, and takes no context of ours.
+        # torch.compile takes no context of ours: `compile_model` refuses such a block.
         if not torch.compiler.is_compiling() and (norms := _norms(self._block)):
             options = {**options, "context_fn": _once(norms, options.get("context_fn", _no_contexts))}
         return checkpoint(self._forward, *inputs, use_reentrant=False, **options, **kwargs)
+
+
+def recomputed_norm(model: nn.Module) -> str | None:
+    """Return the name of a recomputed block with running statistics; None if there is none."""
+    blocks = {name: block for name, block in model.named_modules() if getattr(block, _MARK, False)}
+    return next((name for name, block in blocks.items() if _norms(block)), None)
 
 
 def _norms(block: nn.Module) -> list[_NormBase]:
