@@ -225,6 +225,37 @@ def test_checkpointed_blocks_are_compiled() -> None:
     assert all(torch.allclose(own[name], gradients[name]) for name in gradients)
 
 
+@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_count_a_batch_once(options: Any, momentum: float | None) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=momentum), nn.GELU(), nn.Linear(4, 4))
+    own = copy.deepcopy(model)
+    checkpoint_activations([own], **options)
+    for _ in range(3):
+        x = torch.randn(8, 4)
+        for each in (model, own):
+            each(x).square().mean().backward()
+    assert same(dict(own.state_dict()), dict(model.state_dict()))
+    assert own[1].momentum == momentum
+
+
+def test_compiled_code_recomputes_no_running_statistics() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+        @override
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    model = Normed()
+    checkpoint_activations([model.inner])
+    with pytest.raises(ValueError, match="checkpoint_activations recomputes inner, which has running statistics"):
+        compile_model(model, backend="aot_eager")
+
+
 def compiled() -> nn.Module:
     return compile_model(Dropped(), backend="aot_eager")
 

@@ -309,7 +309,7 @@ def away_while_verified(folder: Path) -> str:
     checkpoints = Checkpoints(str(folder / "store"))
     if dist.get_rank() == 1:
 
-        def away(path: str, _: object = None) -> Any:
+        def away(path: str, *_: object, **__: object) -> Any:
             raise StoreError(f"cannot read {path}: 503")
 
         checkpoints._store.measure = away  # type: ignore[method-assign,assignment]

@@ -162,7 +162,8 @@ def test_the_newest_checkpoint_that_is_usable(tmp_path: Path, caplog: pytest.Log
     saved(nn.Linear(3, 2), url, 1, 2)
     before = sorted((tmp_path / "made").rglob("*"))
     newest = export_checkpoint(url, str(tmp_path / "newest"))
-    assert newest.checkpoint == {"folder": url, "name": "step-000000000002-000001", "step": 2, "attempt": 1}
+    origin = {"folder": url, "name": "step-000000000002-000001", "step": 2, "attempt": 1}
+    assert newest.checkpoint == {**origin, "key": "train_state"}
     (data,) = (tmp_path / "made" / "step-000000000002-000001").glob("*.distcp")
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
@@ -202,6 +203,22 @@ def test_what_cannot_be_exported(tmp_path: Path) -> None:
         export_checkpoint(str(tmp_path / "made"), str(tmp_path / "out"), key="state")
     with pytest.raises(ValueError, match="max_file_bytes must be a number of bytes from 1 on, not 0"):
         export_checkpoint(str(tmp_path / "made"), str(tmp_path / "out"), max_file_bytes=0)
+
+
+def test_another_model_or_tie_is_another_export(tmp_path: Path) -> None:
+    folder, out = str(tmp_path / "made"), str(tmp_path / "out")
+    models = {name: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for name in ("train_state", "averaged")}
+    for model in models.values():
+        model[1].weight = model[0].weight
+    state = {name: TrainState(each, torch.optim.SGD(each.parameters())) for name, each in models.items()}
+    checkpoints = Checkpoints(folder)
+    checkpoints.load(state)
+    checkpoints.save(1, state, wait=True)
+    record = export_checkpoint(folder, out)
+    assert export_checkpoint(folder, out) == record
+    for options in ({"key": "averaged"}, {"tied": {"1.weight": "0.weight"}}):
+        with pytest.raises(ExportError, match="holds another export, of step-000000000001-000001"):
+            export_checkpoint(folder, out, **options)  # type: ignore[arg-type]  # either
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,10 +18,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from typing_extensions import override
 
 from tests.library.support.models import built
-from trainyard_torch import CheckpointError, Checkpoints, TrainState, load_weights
+from trainyard_torch import CheckpointError, Checkpoints, NoUsableCheckpointError, TrainState, load_weights
 from trainyard_torch.checkpoint.dcp_metadata import MetadataError, parsed
 from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError, File, Manifest, Name
 from trainyard_torch.checkpoint.plain_values import UnsafeTorchError, UnsafeValueError, check_torch
+from trainyard_torch.checkpoint.store import Store
+from trainyard_torch.checkpoint.timeouts import CHUNK
 
 MODEL = "train_state.model.0.weight"
 VALUE = "extra.value"
@@ -152,9 +154,60 @@ def test_files_outside_the_checkpoint_are_refused(tmp_path: Path) -> None:
 def test_manifest_lists_files_of_its_folder_only(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path)
     manifest = Manifest.parse((checkpoint / NAME).read_text(), Name(1, 1))
-    for path in ("../other", "/etc/passwd", "a/../../b"):
+    for path in ("../other", "/etc/passwd", "a/../../b", "", ".", "a//b", "a\0", "\ud800", "a\nWARNING \x1b[31m"):
         with pytest.raises(CorruptCheckpointError, match=r"which is not in the folder"):
             Manifest.parse(manifest.of({path: File(1, "")}).text(), Name(1, 1))
+
+
+def test_a_link_without_end_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    found = Store(str(tmp_path)).measure("endless", expected=10)
+    assert found is not None
+    assert 10 < found.size <= CHUNK
+
+
+def test_verification_of_a_link_without_end_ends(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path)
+    sign(checkpoint)
+    (checkpoint / "endless").symlink_to("/dev/zero")
+    manifest = Manifest.parse((checkpoint / NAME).read_text(), Name(1, 1))
+    (checkpoint / NAME).write_text(manifest.of({**manifest.files, "endless": File(0, "")}).text())
+    with pytest.raises(NoUsableCheckpointError, match="endless was changed after it was written"):
+        load(tmp_path)
+
+
+def drop_parts(metadata: Any) -> None:
+    metadata.state_dict_metadata[MODEL].chunks.clear()
+
+
+def shorten_a_part(metadata: Any) -> None:
+    (chunk,) = metadata.state_dict_metadata[MODEL].chunks
+    chunk.sizes = torch.Size([1, *chunk.sizes[1:]])
+
+
+def drop_the_place(metadata: Any) -> None:
+    (index,) = (each for each in metadata.storage_data if each.fqn == MODEL)
+    del metadata.storage_data[index]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop_parts, r"has parts of train_state\.model\.0\.weight with 0 values, and the tensor has \d+"),
+        (shorten_a_part, r"has parts of train_state\.model\.0\.weight with \d values, and the tensor has \d+"),
+        (drop_the_place, r"does not say in which file all parts of train_state\.model\.0\.weight are"),
+    ],
+)
+def test_a_missing_part_is_an_error(tmp_path: Path, change: Callable[[Any], None], message: str) -> None:
+    """torch would leave what the memory had before."""
+    checkpoint = saved(tmp_path)
+    metadata = loaded(checkpoint)
+    change(metadata)
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(metadata))
+    sign(checkpoint)
+    for act in (load, weights):
+        with pytest.raises(CheckpointError, match=message):
+            act(tmp_path)
 
 
 @pytest.mark.parametrize(

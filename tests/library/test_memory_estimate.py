@@ -139,6 +139,8 @@ def test_what_cannot_be_estimated() -> None:
         estimate_memory(grounded, loss, world_size=2)
     with pytest.raises(ValueError, match=r"3 processes cannot be laid out as tensor 2"):
         estimate_memory(build, loss, world_size=3, parallelism=Parallelism(tensor=2))
+    with pytest.raises(ValueError, match=r"world_size must be a number of processes from 1 on, not 0"):
+        estimate_memory(build, loss, world_size=0)
     assert not dist.is_initialized()
 
 

@@ -259,6 +259,13 @@ def test_a_model_with_values_is_refused() -> None:
         initialize_parameters(nn.Linear(2, 2), "cpu")
 
 
+def test_a_part_with_values_is_refused() -> None:
+    made = model()
+    made[4] = nn.LayerNorm(WIDTH)
+    with pytest.raises(ValueError, match=r"4\.weight is not on the meta device, and would lose its values"):
+        initialize_parameters(made, "cpu")
+
+
 def reaching() -> None:
     with torch.device("meta"):
         made = nn.Sequential(Reaching())

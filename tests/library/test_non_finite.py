@@ -24,7 +24,7 @@ from trainyard_torch import (
     start,
 )
 from trainyard_torch.checkpoint.communicator import Communicator
-from trainyard_torch.non_finite import StepGuard
+from trainyard_torch.non_finite import StepGuard, all_finite
 
 SAMPLES = [torch.ones(3)] * 8
 
@@ -88,6 +88,19 @@ def test_bad_checkpoints_do_not_replace_good_ones(tmp_path: Path) -> None:
 def test_checkpoints_continue_after_a_skipped_step(tmp_path: Path) -> None:
     train({3}, 5, tmp_path, non_finite=NonFinitePolicy())
     assert saved(tmp_path) == [4, 5]
+
+
+def test_bad_running_means_are_not_saved() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    assert all_finite([], [model])
+    model(torch.full((2, 3), float("nan")))
+    assert not all_finite([], [model])
+
+
+def test_infinity_in_another_buffer_is_right() -> None:
+    model = nn.Linear(3, 2)
+    model.register_buffer("mask", torch.full((2, 2), float("-inf")))
+    assert all_finite([], [model])
 
 
 @pytest.mark.parametrize("fused", [False, True])

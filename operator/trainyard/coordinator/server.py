@@ -38,6 +38,7 @@ from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.coordinator.rejections import STATUS, RefusedError, RejectionReason
 from trainyard.coordinator.request_limits import RequestLimits, WorkerIndex
 from trainyard.coordinator.tokens import PodIdentity, TokenVerifier
+from trainyard.coordinator.wire_log import wire_log
 from trainyard.domain.state.observed_exits import container_exit
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import AgentView, PodView
@@ -93,7 +94,7 @@ class CoordinatorServer:
         runner = web.AppRunner(
             application,
             access_log=None,
-            logger=_wire_log(),
+            logger=wire_log(__name__),
             auto_decompress=False,
             shutdown_timeout=1.0,
             handler_cancellation=True,
@@ -244,17 +245,3 @@ def _assignment_json(current: Assignment, secret: str) -> Json:
         stacks=current.stacks,
         secret=secret,
     ).body()
-
-
-def _wire_log() -> logging.Logger:
-    """Return aiohttp's logger without malformed requests, which anybody can send: it logs only errors of this
-    program.
-    """
-    log = logging.getLogger(f"{__name__}.wire")
-    log.addFilter(_is_own_error)
-    return log
-
-
-def _is_own_error(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError | ClientError | ConnectionError)

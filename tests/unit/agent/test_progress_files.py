@@ -1,6 +1,7 @@
 """How the agent reads the progress files of its ranks."""
 
 import os
+import threading
 from pathlib import Path
 from shutil import rmtree
 from types import SimpleNamespace
@@ -84,3 +85,14 @@ def test_cleared_folder_is_restored_without_a_hang(clock: SimpleNamespace, tmp_p
         (folder / "0").write_text("9")
         assert progress.step(0) == 9
     assert [*tmp_path.iterdir()] == []
+
+
+def test_pipe_in_place_of_stacks_blocks_nothing() -> None:
+    with Progress(None, print, set(), launcher=False) as progress:
+        assert progress.folder is not None
+        os.mkfifo(progress.folder / "0.trace")
+        done: list[object] = []
+        reading = threading.Thread(target=lambda: done.append(progress.traces()), daemon=True)
+        reading.start()
+        reading.join(5)
+        assert done == [{}]

@@ -335,6 +335,8 @@ def test_full_or_unwritable_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ("url", "message"),
     [
         ("nothing://bucket/x", "Protocol not known: nothing"),
+        ("", "the path or URL of the folder is empty"),
+        (" ", "the path or URL of the folder is empty"),
         ("s3:/bucket/x", "neither a path nor a URL"),
         ("s3:x", "two slashes"),
     ],

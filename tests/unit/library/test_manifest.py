@@ -53,6 +53,13 @@ def resigned(drop: str = "", **fields: Any) -> str:
         (resigned(step="10"), "lacks a field, or has one that is not known"),
         (resigned(attempt=None), "lacks a field, or has one that is not known"),
         (resigned(step=10**13), "lacks a field, or has one that is not known"),
+        (resigned(step=120.0), "has a float in place of the step"),
+        (resigned(attempt=True), "has a bool in place of the attempt"),
+        (resigned(world_size="4"), "has a str in place of the world_size"),
+        (resigned(mesh=None), "has a NoneType in place of the mesh"),
+        (resigned(data=[1]), "has a list in place of the data"),
+        (resigned(metrics=None), "has a NoneType in place of the metrics"),
+        (resigned(time="now"), "has a str in place of the time"),
         (resigned(step=121), "is of step-000000000121-000003: the folder was copied or renamed"),
     ],
 )

@@ -15,7 +15,7 @@ import trainyard_stacks
 from trainyard_agent import processes
 from trainyard_agent.exit_cause import KEPT
 from trainyard_agent.hang import MIN_LIMIT_SECONDS, Hang, Usual, Watch
-from trainyard_agent.report import DIR_VARIABLE, FILE_VARIABLE, RankState, read
+from trainyard_agent.report import DIR_VARIABLE, FILE_VARIABLE, RankState, peek, read
 from trainyard_agent.report_file import STACK_SUFFIX
 
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, with a folder of our own in it
@@ -180,10 +180,7 @@ class Progress:
         return {number: text for number, text in texts.items() if text}
 
     def _tail(self, name: str) -> str:
-        try:
-            return Path(f"{self._folder}/{name}").read_bytes()[-KEPT:].decode(errors="replace")
-        except OSError:
-            return ""
+        return peek(f"{self._folder}/{name}", _last_bytes).decode(errors="replace")
 
     def _read(self, rank: int) -> RankState | None:
         if self._folder is None:
@@ -195,6 +192,10 @@ class Progress:
                 self._malformed.add(rank)
                 self._log(f"cannot read the progress of rank {rank}: {error}")
             return None
+
+
+def _last_bytes(file: int) -> bytes:
+    return os.pread(file, KEPT, max(0, os.fstat(file).st_size - KEPT))
 
 
 def shared_variables(environment: Mapping[str, str]) -> dict[str, str]:

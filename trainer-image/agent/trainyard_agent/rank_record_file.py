@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
+
+from trainyard_agent.report import peek
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_NUMBER = 2**31
@@ -51,14 +54,14 @@ class RankRecord(NamedTuple):
 def read_record(path: Path, pid: int) -> RankRecord | None:
     """Return what a process has recorded; None where that is malformed: programs may write anything there."""
     try:
-        fields = json.loads(path.read_bytes()[:MAX_RECORD_BYTES])
+        fields = json.loads(peek(str(path), lambda file: os.pread(file, MAX_RECORD_BYTES, 0)))
         return _record(fields, pid)
-    except (AttributeError, OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (AttributeError, OverflowError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
 def _record(fields: Mapping[str, Any], pid: int) -> RankRecord:
-    """Raises AttributeError, KeyError, TypeError and ValueError."""
+    """Raises AttributeError, KeyError, OverflowError, TypeError and ValueError."""
     group = fields.get("group")
     code = fields.get("code")
     return RankRecord(

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch._functorch.config  # private, and the only place of the memory budget
 
+from trainyard_torch.parallel.activation_checkpointing import recomputed_norm
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -51,12 +53,18 @@ def compile_model(
     Raises:
         ValueError: the model's forward is torch's own, the folder is not writable, or the backend is unknown. Or the image lacks a compiler
                 or one of its dependencies. Or the budget is out of range, or the backend does not know it.
+            Or `checkpoint_activations` recomputes a block with running statistics, such as those of a batch norm.
     """
     if type(model).forward.__module__.startswith("torch."):
         # Dynamo skips the frames of torch's own modules: nothing would be compiled, without a message (pytorch #150915).
         raise ValueError(
             f"forward of {type(model).__name__} is torch's own, which torch does not compile in place: make it part of a module of "
             "yours, or compile what is inside, before it is wrapped"
+        )
+    if (block := recomputed_norm(model)) is not None:
+        raise ValueError(
+            f"checkpoint_activations recomputes {block}, which has running statistics: compiled code would update them twice in a step; "
+            "leave it out there, or do not compile the model"
         )
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:

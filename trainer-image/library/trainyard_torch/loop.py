@@ -126,7 +126,7 @@ class Loop:
         checkpoint_metrics: returns the metrics that `CheckpointPolicy(keep=Retention(best=…, metric=…))` compares at each checkpoint, for
             example those of the last evaluation. Only rank 0's values are used.
         non_finite: what follows gradients that are not finite. None: the optimizer steps. Whatever it is, a checkpoint with a loss,
-            gradient norm or parameter that is not finite is not saved.
+            gradient norm, parameter or running statistic that is not finite is not saved.
         collect_every: the steps between two garbage collections, on all processes after the same step. None: Python collects at any time.
 
     Attributes:
@@ -338,7 +338,7 @@ class Loop:
         wait: bool,
         values: tuple[Tensor | None, Tensor | None],
     ) -> bool:
-        """Save a checkpoint, and return True; or False if its loss, gradient norm or parameters are not finite on some process.
+        """Save a checkpoint, and return True; or False if its loss, gradient norm or state is not finite on some process.
 
         Raises:
             NonFiniteError: it is the last one.
@@ -355,7 +355,7 @@ class Loop:
         return True
 
     def _leave_unsaved(self, number: int) -> bool:
-        text = f"step {number}: no checkpoint is saved, as the loss, the gradient norm or a parameter is not finite"
+        text = f"step {number}: no checkpoint is saved, as the loss, the gradient norm, a parameter or a running mean is not finite"
         if number == self._total_steps:
             raise NonFiniteError(text)
         if self._training.is_rank0 and not self._unsaved:

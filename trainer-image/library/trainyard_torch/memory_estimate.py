@@ -79,7 +79,7 @@ def estimate_memory(
         optimizer: makes the optimizer.
 
     Raises:
-        ValueError: the degrees do not divide world_size, the model is not on the meta device, or a process group exists already.
+        ValueError: world_size is not positive, the degrees do not divide it, the model is not on the meta device, or a process group exists already.
     """
     with _alone(world_size), warnings.catch_warnings():
         # Values do not matter here.
@@ -114,6 +114,8 @@ def estimate_memory(
 @contextmanager
 def _alone(world_size: int) -> Iterator[None]:
     """Make a process group of that size, of which only this process exists."""
+    if world_size < 1:
+        raise ValueError(f"world_size must be a number of processes from 1 on, not {world_size}")
     if dist.is_initialized():
         raise ValueError(
             "estimate_memory makes a process group of its own: call it before start() or init_process_group"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _NormBase  # private, and the base of all modules with running statistics
 
 from trainyard_torch.monitoring.deferred import DeferredScalars
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from torch import Tensor, nn
     from torch.optim import Optimizer
@@ -99,14 +101,23 @@ class StepGuard:
 
 
 def all_finite(values: Iterable[Tensor | None], models: Iterable[nn.Module]) -> bool:
-    """Return whether these numbers, and this process's part of the trained parameters, have neither NaN nor infinity. It waits for the device."""
+    """Return whether these numbers, this process's part of the trained parameters, and running statistics have neither NaN nor infinity.
+
+    It waits for the device. A skipped step leaves running statistics with the NaN of its samples, and so does each step after it.
+    """
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for model in models:
-        for parameter in model.parameters():
-            data = parameter.detach()
-            local = data.to_local() if isinstance(data, DTensor) else data
-            if parameter.requires_grad and local.is_floating_point() and local.numel():
-                groups.setdefault((local.device, local.dtype), []).append(local)
+    for data in chain.from_iterable(map(_checked, models)):
+        local = data.to_local() if isinstance(data, DTensor) else data
+        if local.is_floating_point() and local.numel():
+            groups.setdefault((local.device, local.dtype), []).append(local)
     norms = [torch.stack(torch._foreach_norm(group, float("inf"))) for group in groups.values()]  # noqa: SLF001 - one kernel for all
     found = [value.detach() for value in values if value is not None]
     return all(bool(torch.isfinite(each).all()) for each in (*norms, *found))
+
+
+def _checked(model: nn.Module) -> Iterator[Tensor]:
+    """Yield trained parameters and running statistics."""
+    yield from (parameter.detach() for parameter in model.parameters() if parameter.requires_grad)
+    for module in model.modules():
+        if isinstance(module, _NormBase):
+            yield from module.buffers(recurse=False)

@@ -12,6 +12,7 @@ from aiohttp import web
 from trainyard.coordinator.address import open_listening_socket
 from trainyard.coordinator.connection_limits import plain_address
 from trainyard.coordinator.request_limits import RateLimits
+from trainyard.coordinator.wire_log import wire_log
 
 _LOG = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ ACCEPT_RETRY_SECONDS = 1.0
 async def serve_bounded(application: web.Application, host: str, port: int) -> AsyncIterator[int]:
     """Serve the application while inside. Yields the port. Raises OSError and UnicodeError."""
     application.on_response_prepare.append(_close_after_response)
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, logger=wire_log(__name__))
     await runner.setup()
     server = runner.server
     if server is None:

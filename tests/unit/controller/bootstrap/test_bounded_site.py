@@ -1,6 +1,7 @@
 """Plain HTTP for anybody: bounded connections, and no answer from a frozen event loop."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -114,3 +115,28 @@ def test_frozen_event_loop_fails_the_probe() -> None:
         ended.set()
         thread.join(10)
         loop.close()
+
+
+async def test_malformed_requests_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with asyncio.timeout(20), serve_bounded(application(), "127.0.0.1", 0) as port:
+        for request in (
+            b"GET /ok HTTP/1.1\r\n\r\n",
+            b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
+            b"GET /ok HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request)
+            assert (await reader.read()).startswith(b"HTTP/1.0 400 ")
+            writer.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_errors_of_this_program_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(_: web.Request) -> web.Response:
+        raise RuntimeError("of this program")
+
+    failing = web.Application()
+    failing.add_routes([web.get("/ok", broken)])
+    async with asyncio.timeout(20), serve_bounded(failing, "127.0.0.1", 0) as port:
+        assert await status(port) == 500
+    assert "RuntimeError: of this program" in caplog.text

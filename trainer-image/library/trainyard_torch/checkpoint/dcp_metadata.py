@@ -6,6 +6,7 @@ types of numbers and sizes. The records are then checked, and turned into torch'
 
 from __future__ import annotations
 
+import math
 import pickle
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -92,13 +93,16 @@ def parsed(stream: IO[bytes], files: Mapping[str, File]) -> Metadata:
         files: the verified files of the checkpoint.
 
     Raises:
-        MetadataError: it names anything else than DCP does, or values that do not fit, or a part of a file that is not in `files`.
+        MetadataError: it names anything else than DCP does, or values that do not fit, or a part of a file that is not in `files`. Or a
+            part of an entry is missing.
     """
     try:
         content = _state(_Unpickler(stream).load(), "Metadata")
         entries = {_text(name): _entry(value) for name, value in _items(content["state_dict_metadata"])}
         places = {_index(key): _place(value, files) for key, value in _items(content["storage_data"])}
         mappings = {_text(name): _path(value) for name, value in _items(content.get("planner_data") or {})}
+        for name, entry in entries.items():
+            _check_parts(name, entry, places)
     except MetadataError:
         raise
     except Exception as error:
@@ -153,6 +157,20 @@ def _entry(value: Any) -> TensorStorageMetadata | BytesStorageMetadata:
         _size(state["size"]),
         [ChunkStorageMetadata(_size(each["offsets"]), _size(each["sizes"])) for each in chunks],
     )
+
+
+def _check_parts(
+    name: str, entry: TensorStorageMetadata | BytesStorageMetadata, places: Mapping[MetadataIndex, _StorageInfo]
+) -> None:
+    """Raise MetadataError unless an entry is complete. torch leaves the values of a missing part as they are in memory."""
+    indices = [MetadataIndex(name)]
+    if isinstance(entry, TensorStorageMetadata):
+        values, whole = sum(math.prod(chunk.sizes) for chunk in entry.chunks), math.prod(entry.size)
+        if values != whole:
+            raise MetadataError(f"{NAME} has parts of {name} with {values} values, and the tensor has {whole}")
+        indices = [MetadataIndex(name, chunk.offsets) for chunk in entry.chunks]
+    if not places.keys() >= {*indices}:
+        raise MetadataError(f"{NAME} does not say in which file all parts of {name} are")
 
 
 def _properties(value: Any) -> TensorProperties:

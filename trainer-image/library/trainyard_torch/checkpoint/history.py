@@ -207,7 +207,7 @@ def verify(store: Store, manifest: Manifest, paths: Iterable[str], *, keep: bool
         place, expected = f"{manifest.name}/{path}", manifest.files[path]
         # No memory for a size that the file does not have.
         content = bytearray(expected.size) if keep and store.size(place) == expected.size else None
-        if store.measure(place, content) != expected:
+        if store.measure(place, content, expected=expected.size) != expected:
             raise CorruptCheckpointError(f"{path} was changed after it was written: its checksum is another one")
         if content is not None:
             contents[path] = content

@@ -21,6 +21,16 @@ FORMAT = 1
 NAME = "MANIFEST.json"
 MOST_STEPS, MOST_ATTEMPTS = 10**12, 10**6
 FOLDER = re.compile(r"step-(\d{12})-(\d{6})")
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "step": (int,),
+    "attempt": (int,),
+    "world_size": (int,),
+    "mesh": (dict,),
+    "data": (dict,),
+    "metrics": (dict,),
+    "time": (int, float),
+}
+"""The JSON types of the fields."""
 
 
 class CorruptCheckpointError(Exception):
@@ -126,8 +136,11 @@ class Manifest:
             own = manifest.name
         except (TypeError, KeyError, AttributeError, ValueError, OverflowError) as error:
             raise CorruptCheckpointError(f"{NAME} lacks a field, or has one that is not known: {error}") from error
-        if outside := [path for path in files if path.startswith("/") or ".." in path.split("/")]:
-            raise CorruptCheckpointError(f"{NAME} names {outside[0]}, which is not in the folder")
+        if wrong := [field for field, kinds in KINDS.items() if type(getattr(manifest, field)) not in kinds]:
+            kind = type(getattr(manifest, wrong[0])).__name__
+            raise CorruptCheckpointError(f"{NAME} has a {kind} in place of the {wrong[0]}")
+        if outside := [path for path in files if not path.isprintable() or {"", ".", ".."} & {*path.split("/")}]:
+            raise CorruptCheckpointError(f"{NAME} names {outside[0]!r}, which is not in the folder")
         if own != name:
             raise CorruptCheckpointError(f"{NAME} is of {own}: the folder was copied or renamed")
         return manifest

@@ -53,6 +53,11 @@ class Store:
     def __init__(self, url: str, *, timeout_seconds: float | None = None, **options: object) -> None:
         if timeout_seconds is not None and not timeout_seconds > 0:
             raise ValueError(f"timeout_seconds must be a positive number of seconds, not {timeout_seconds}")
+        if not url.strip():
+            # fsspec would take it for the root folder, which is lost with the container.
+            raise StoreError(
+                "the path or URL of the folder is empty: name a folder on a volume, or s3://bucket/folder and the like"
+            )
         full = url.rstrip("/") or "/"
         self.url = without_user(full)
         if ":" in url.partition("/")[0] and "://" not in url:
@@ -170,12 +175,13 @@ class Store:
         """Rename a file. Replaces an existing one."""
         self._asked("write", new, lambda: self._fs.mv(self._path(path), self._path(new)))
 
-    def measure(self, path: str, into: bytearray | None = None) -> File | None:
+    def measure(self, path: str, into: bytearray | None = None, *, expected: int | None = None) -> File | None:
         """Return size and checksum of a file, computed from its content; None if it does not exist.
 
         Args:
             path: the file.
             into: an array of the expected size, which gets the content.
+            expected: the expected size. Of a larger file, such as a link to a device without end, no more than the next part is read.
         """
         digest, size, chunk = hashlib.sha256(), 0, b""
         try:
@@ -189,6 +195,8 @@ class Store:
                     if into is not None:
                         memoryview(into)[size : size + len(chunk)] = chunk[: max(0, len(into) - size)]
                     size += len(chunk)
+                    if expected is not None and size > expected:
+                        break
         except FileNotFoundError:
             return None
         return File(size, digest.hexdigest())

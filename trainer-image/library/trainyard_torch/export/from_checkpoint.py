@@ -86,7 +86,7 @@ def export_checkpoint(  # noqa: PLR0913 - two folders, each with its options
     weights = _StoredWeights(source, manifest, key)
     names = dict(tied or {})
     weights.check_ties(names)
-    origin = Provenance(checkpoint=manifest, checkpoints=source.url).origin()
+    origin = {**Provenance(checkpoint=manifest, checkpoints=source.url).origin(), "key": key}
     files = _planned(weights, names, max_file_bytes)
 
     def write(folder: Path) -> Record:
@@ -106,7 +106,11 @@ def export_checkpoint(  # noqa: PLR0913 - two folders, each with its options
         )
 
     wanted = {file.name for file in files}
-    return publish(target, lambda there: there.checkpoint == origin and wanted <= there.files.keys(), write)
+
+    def same(there: Record) -> bool:
+        return there.checkpoint == origin and there.tied == names and wanted <= there.files.keys()
+
+    return publish(target, same, write)
 
 
 @dataclass(frozen=True)

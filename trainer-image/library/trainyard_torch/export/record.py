@@ -106,7 +106,7 @@ class Record:
         data: the data that the model has seen, and its position.
         environment: Python, torch, devices, the image and the job.
         metrics: numbers that describe its quality.
-        checkpoint: the checkpoint of the model: folder, name, step and attempt; empty if unknown.
+        checkpoint: the checkpoint of the model: folder, name, step and attempt; empty if unknown. `export_checkpoint` adds the key.
         time: the time of the export, in seconds since 1970.
         files: all files of the export except the record itself, by name.
     """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.nn.modules.batchnorm import _NormBase  # private, and the base of all modules with running statistics
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
 Mode = Literal["full", "selective"]
 
@@ -84,7 +87,50 @@ class _Recomputed:
     def __call__(self, *inputs: Any, **kwargs: Any) -> Any:
         if not self._block.training or not torch.is_grad_enabled():
             return self._forward(*inputs, **kwargs)
-        return checkpoint(self._forward, *inputs, use_reentrant=False, **self._options, **kwargs)
+        options = self._options
+        # torch.compile takes no context of ours: `compile_model` refuses such a block.
+        if not torch.compiler.is_compiling() and (norms := _norms(self._block)):
+            options = {**options, "context_fn": _once(norms, options.get("context_fn", _no_contexts))}
+        return checkpoint(self._forward, *inputs, use_reentrant=False, **options, **kwargs)
+
+
+def recomputed_norm(model: nn.Module) -> str | None:
+    """Return the name of a recomputed block with running statistics; None if there is none."""
+    blocks = {name: block for name, block in model.named_modules() if getattr(block, _MARK, False)}
+    return next((name for name, block in blocks.items() if _norms(block)), None)
+
+
+def _norms(block: nn.Module) -> list[_NormBase]:
+    """Return the modules that update running statistics in each forward pass."""
+    return [each for each in block.modules() if isinstance(each, _NormBase) and each.track_running_stats]
+
+
+def _no_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    return nullcontext(), nullcontext()
+
+
+def _once(norms: list[_NormBase], contexts: Callable[[], Any]) -> Callable[[], Any]:
+    """Return the function that makes these contexts, with running statistics as they are in that of the second computation."""
+
+    def both() -> Any:
+        first, second = contexts()
+        return first, _without_updates(norms, second)
+
+    return both
+
+
+@contextmanager
+def _without_updates(norms: list[_NormBase], inner: AbstractContextManager[Any]) -> Iterator[None]:
+    """Enter `inner`, and leave running statistics and the number of batches as they are."""
+    with ExitStack() as stack:
+        for norm in norms:
+            stack.callback(setattr, norm, "momentum", norm.momentum)
+            stack.callback(setattr, norm, "num_batches_tracked", norm.num_batches_tracked)
+            norm.momentum = 0.0
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked = norm.num_batches_tracked.clone()
+        stack.enter_context(inner)
+        yield
 
 
 def _keeping(kept: frozenset[Any]) -> Callable[[], Any]:

@@ -41,11 +41,15 @@ def initialize_parameters(
             modules of torch have.
 
     Raises:
-        ValueError: the model is not on the meta device. Or a module has no initializer, or it leaves values unset, or changes shapes, or
+        ValueError: the model, or one of its parameters, is not on the meta device. Or a module has no initializer, or it leaves values unset, or changes shapes, or
             draws random values for the shards of another module.
     """
     if not any(tensor.is_meta for tensor in chain(model.parameters(), model.buffers())):
         raise ValueError("no parameter and no buffer is on the meta device: make the model within torch.device('meta')")
+    if filled := [name for name, parameter in model.named_parameters() if not parameter.is_meta]:
+        raise ValueError(
+            f"{filled[0]} is not on the meta device, and would lose its values: make the whole model there, and load values afterwards"
+        )
     names = Names(model)
     modules = [(names.plain(name), module) for name, module in model.named_modules() if _own(module)]
     fills = {module: _initializer(name, module, init) for name, module in modules}
