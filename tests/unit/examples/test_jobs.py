@@ -56,8 +56,9 @@ def worker(job: Json) -> Json:
 
 def program(job: Json) -> Path:
     """Where the program that it starts lies in the repository."""
-    start, path = worker(job)["command"]
-    assert start == ("deepspeed" if job["spec"]["framework"] == "deepspeed" else "python3")
+    *start, path = worker(job)["command"]
+    deepspeed, launcher = ["deepspeed"], ["python3", "-m", "accelerate.commands.launch"]
+    assert start in ([deepspeed] if job["spec"]["framework"] == "deepspeed" else [["python3"], launcher])
     folder, _, name = str(path).rpartition("/")
     assert folder == MOUNT["mountPath"]
     return RECIPES / name

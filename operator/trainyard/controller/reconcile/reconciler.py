@@ -27,6 +27,7 @@ from trainyard.domain.status.transitions import apply_conditions
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import unused_input
 from trainyard.frameworks.environment import user_set_identity
+from trainyard.frameworks.launcher_place import unplaced_launcher
 from trainyard.frameworks.visible_devices import hidden_devices
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
@@ -231,6 +232,8 @@ class Reconciler:
             warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
         if self.executor.agent is not None and (note := unused_input(worker)):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
+        if note := unplaced_launcher(worker, has_agent=self.executor.agent is not None):
+            warnings.append(Event("Warning", Reason.GROUPS_SPLIT, note))
         return warnings
 
     async def _report_invalid_spec(self, record: JobRecord) -> float | None:
