@@ -66,6 +66,7 @@ RECIPES = (
     Recipe("accelerate", r"([\d.]+)% of signals", least=90, fault=Fault.KILL, more=("--steps", "600")),
     Recipe("accelerate-launch", r"([\d.]+)% of signals", least=90, fault=Fault.DELETE, more=("--steps", "600")),
     Recipe("deepspeed", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "600")),
+    Recipe("megatron", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "3000")),
     Recipe("jax", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
     Recipe("xgboost", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
+from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.controller.bootstrap.logs import set_log_context
 from trainyard.controller.metrics.collector import JobMetrics
@@ -28,6 +29,7 @@ from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import unused_input
 from trainyard.frameworks.environment import user_set_identity
 from trainyard.frameworks.launcher_place import unplaced_launcher
+from trainyard.frameworks.megatron import unfit_sizes
 from trainyard.frameworks.visible_devices import hidden_devices
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
@@ -234,6 +236,8 @@ class Reconciler:
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(worker, has_agent=self.executor.agent is not None):
             warnings.append(Event("Warning", Reason.GROUPS_SPLIT, note))
+        if job.spec.framework is Framework.MEGATRON and (note := unfit_sizes(worker)):
+            warnings.append(Event("Warning", Reason.INVALID_SPEC, note))
         return warnings
 
     async def _report_invalid_spec(self, record: JobRecord) -> float | None:
