@@ -19,7 +19,7 @@ timed = start=$$(date +%s); $(2); code=$$?; seconds=$$(($$(date +%s) - start)); 
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-memory bench-recovery bench-elastic bench-training cluster-up cluster-down fix setup
+.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-memory bench-recovery bench-elastic bench-training bench-gpu cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,10 @@ bench-recovery: setup ## Idle time after faults, compared with Kubeflow and JobS
 
 bench-elastic: setup ## The cost of a resize, compared with Kubeflow: build/bench/elastic.json (root; an hour)
 	@$(RUN) python -m dev.benchmarks.elastic
+
+# Without `setup`, as test-gpu.
+bench-gpu: ## The library and the agent on a GPU beside plain torch: PYTHON=/path/to/python3 make bench-gpu (12 minutes)
+	@$(or $(PYTHON),python3) -m dev.benchmarks.gpu $(ARGS)
 
 bench-training: setup ## The training library, compared with plain torch, Accelerate and Lightning: build/bench/training.json (root; 15 minutes)
 	@$(RUN) python -m dev.benchmarks.training

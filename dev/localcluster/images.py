@@ -1,6 +1,6 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax]` leaves one OCI archive for each image in the cache folder.
+`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax|frameworks-tensorflow]` leaves one OCI archive for each image in the cache folder.
 The name is the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
@@ -125,6 +125,14 @@ IMAGES: Final = {
             ("examples/frameworks-jax/Dockerfile", "examples/frameworks-jax/requirements.txt"),
             "about 2 min, 130 MB of downloads",
             6,
+            stands_on="trainer",
+        ),
+        Image(
+            "frameworks-tensorflow",
+            "examples/frameworks-tensorflow",
+            ("examples/frameworks-tensorflow/Dockerfile", "examples/frameworks-tensorflow/requirements.txt"),
+            "about 4 min, 300 MB of downloads",
+            10,
             stands_on="trainer",
         ),
     )

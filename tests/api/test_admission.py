@@ -55,6 +55,26 @@ def test_changing_a_template_requires_permission_to_create_pods(guarded: Plane) 
         guarded.forget(one)
 
 
+def test_changing_a_role_requires_permission_to_create_pods(guarded: Plane) -> None:
+    place = f"{JOBS}/namespaces/{GUARDED}/trainingjobs"
+    manifest = job("cast")
+    manifest["spec"] |= {"framework": "tensorflow", "roles": [{"name": "chief"}], "lifecycle": {"suspend": True}}
+    guarded.call("POST", place, manifest, user=AUTHOR)
+    one = f"{place}/cast"
+    try:
+        for changed in ([{"name": "chief", "image": "example.com/other:1"}], None):
+            with pytest.raises(RefusedError, match="student may not create pods"):
+                guarded.call("PATCH", one, {"spec": {"roles": changed}}, MERGE, user=STUDENT)
+        for odd in ({"hostPath": {"path": "/"}}, {"nfs": {"server": "10.0.0.1", "path": "/"}}):
+            roles = [{"name": "chief", "volumes": [{"name": "odd", **odd}]}]
+            with pytest.raises(RefusedError, match=r"roles\[\].volumes"):
+                guarded.call("PATCH", one, {"spec": {"roles": roles}}, MERGE, user=AUTHOR)
+        harmless = [{"name": "chief", "volumes": [{"name": "scratch", "emptyDir": {}}]}]
+        guarded.call("PATCH", one, {"spec": {"roles": harmless}}, MERGE, user=AUTHOR)
+    finally:
+        guarded.forget(one)
+
+
 CONTEXT: Json = HARMLESS["containers"][0]["securityContext"]
 
 
@@ -110,8 +130,8 @@ ESCALATIONS: list[tuple[str, Json, str]] = [
     ("root in one", with_context(runAsUser=0), "runAsUser must not be 0"),
     ("perhaps root", with_pod_context(runAsNonRoot=None), "runAsNonRoot must be true"),
     ("root allowed in one", with_context(runAsNonRoot=False), "runAsNonRoot must be true"),
-    ("another kind of volume", with_volume(nfs={"server": "10.0.0.1", "path": "/"}), "template.spec.volumes: only"),
-    ("a disk", with_volume(iscsi={"targetPortal": "10.0.0.1", "iqn": "iqn", "lun": 0}), "template.spec.volumes: only"),
+    ("another kind of volume", with_volume(nfs={"server": "10.0.0.1", "path": "/"}), "roles[].volumes: only"),
+    ("a disk", with_volume(iscsi={"targetPortal": "10.0.0.1", "iqn": "iqn", "lun": 0}), "roles[].volumes: only"),
     ("a probe elsewhere", with_probe("livenessProbe", httpGet={"host": "169.254.169.254", "port": 80}), "the host of probes"),
     ("a look elsewhere", with_probe("readinessProbe", tcpSocket={"host": "10.0.0.1", "port": 80}), "the host of probes"),
     ("a start elsewhere", with_probe("startupProbe", tcpSocket={"host": "10.0.0.1", "port": 80}), "the host of probes"),

@@ -39,7 +39,7 @@ def named(name: str) -> Callable[[Json], None]:
         (spec(lifecycle={"suspnd": True}), ['unknown field "spec.lifecycle.suspnd"']),
         (
             spec(framework="pytorch"),
-            ["spec.framework", '"deepspeed", "megatron", "jax", "xgboost", "lightgbm", "none"'],
+            ["spec.framework", '"deepspeed", "megatron", "jax", "xgboost", "lightgbm", "tensorflow", "mpi", "none"'],
         ),
         (spec(lifecycle={"cleanPods": "Some"}), ["spec.lifecycle.cleanPods", '"Running", "All", "None"']),
         (spec(processesPerReplica="many"), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
@@ -55,7 +55,11 @@ def named(name: str) -> Callable[[Json], None]:
         (spec(recovery={"agent": "always"}), ["spec.recovery.agent", "auto", "none"]),
         (
             spec(framework="lightgbm", recovery={"agent": "none"}),
-            ["spec.recovery.agent", "needs the agent", "leave recovery.agent out"],
+            ["spec.recovery.agent", "need the agent", "leave recovery.agent out"],
+        ),
+        (
+            spec(framework="mpi", recovery={"agent": "none"}),
+            ["spec.recovery.agent", "need the agent", "leave recovery.agent out"],
         ),
         (
             spec(recovery={"windowSeconds": 3600, "maxRestarts": 5000}),

@@ -46,6 +46,7 @@ def test_killed_process_and_lost_pod_leave_weights_unchanged(kube: Kube, tmp_pat
         return max(steps(kube.run("logs", "hit-worker-0-1")), default=0) >= step
 
     kube.wait_phase("hit", "Running", 60)
+    kube.until(lambda: "prepared warm start" in kube.run("logs", "hit-worker-0-1"), 60, "a warm start to be prepared")
     kube.until(lambda: reached(25), 120, "some steps")
     kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL.replace("train.py", PROGRAM.name))
     kube.until(lambda: reached(60), 120, "more steps")
@@ -54,6 +55,7 @@ def test_killed_process_and_lost_pod_leave_weights_unchanged(kube: Kube, tmp_pat
     restarts = status["restarts"]
     assert (restarts["failures"], restarts["disruptions"]) == (1, 1)
     log = kube.run("logs", "hit-worker-0-1")
+    assert "disabled warm start" not in log
     (first, second) = re.findall(r"resuming from step (\d+): checkpoint \S+ in (\S+)", log)
     assert (int(first[0]) >= 24, first[1]) == (True, "memory")
     # A deletion gives time: all stop after the same step, with a checkpoint on the volume; what one pod had in memory is gone with it.

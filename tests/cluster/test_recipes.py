@@ -24,7 +24,7 @@ from dev.localcluster import images
 from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
 
 FOLDER = ROOT / "examples/recipes"
-SAMPLE = ("images", "characters-tensor", "xgboost")
+SAMPLE = ("images", "characters-tensor", "xgboost", "mpi")
 TIMEOUT_SECONDS = 420
 
 
@@ -33,6 +33,7 @@ class Fault(Enum):
 
     KILL = "kill -9 of its process"
     DELETE = "its pod is deleted"
+    ALONE = "both, one after the other, and the others go on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,14 @@ class Recipe:
 
     name: str
     learnt: str
-    """A pattern for the result in the log of rank 0; its last match counts."""
+    """A pattern for the result in the log of the reporter; its last match counts."""
     least: float = 0.0
     most: float = 100.0
     fault: Fault | None = None
     more: tuple[str, ...] = ()
     """Arguments that make the run long enough for the fault."""
+    reporter: str = "worker-0"
+    """The member whose log tells how well it learns."""
 
 
 PICTURES, POINTS, LOSS = r"([\d.]+)% of pictures", r"([\d.]+)% of points", r"loss (\d+\.\d+)"
@@ -68,8 +71,18 @@ RECIPES = (
     Recipe("deepspeed", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "600")),
     Recipe("megatron", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "3000")),
     Recipe("jax", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
+    Recipe("tensorflow", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
+    Recipe(
+        "tensorflow-servers",
+        r"mean error of ([\d.]+)",
+        most=0.1,
+        fault=Fault.ALONE,
+        more=("--steps", "20000"),
+        reporter="chief-0",
+    ),
     Recipe("xgboost", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
+    Recipe("mpi", POINTS, least=90, fault=Fault.KILL, more=("--steps", "400", "--pause", "0.05")),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
     Recipe("lightning", POINTS, least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )
@@ -117,22 +130,22 @@ def recipes(cluster: Cluster) -> Iterator[Kube]:
 
 @pytest.mark.parametrize("recipe", chosen(), ids=lambda recipe: recipe.name)
 def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
-    job, log_of_worker_0 = manifest(recipe), ("logs", f"{recipe.name}-worker-0-1", "--tail=-1")
+    job, log_of_reporter = manifest(recipe), ("logs", f"{recipe.name}-{recipe.reporter}-1", "--tail=-1")
     load(recipes.cluster, main_container(job)["image"])
     recipes.apply(job)
     if recipe.fault:
         recipes.wait_phase(recipe.name, "Running", TIMEOUT_SECONDS)
         losses = partial(re.findall, r"\bloss\W+\d")
-        recipes.until(lambda: len(losses(recipes.run(*log_of_worker_0))) >= 3, TIMEOUT_SECONDS, "three losses")
+        recipes.until(lambda: len(losses(recipes.run(*log_of_reporter))) >= 3, TIMEOUT_SECONDS, "three losses")
         inject(recipes, recipe)
     recipes.until(lambda: "completionTime" in recipes.status(recipe.name), TIMEOUT_SECONDS, f"{recipe.name} to end")
-    status, log = recipes.status(recipe.name), recipes.run(*log_of_worker_0)
+    status, log = recipes.status(recipe.name), recipes.run(*log_of_reporter)
     assert status["phase"] == "Complete", log[-4000:]
     assert recipe.least < float(re.findall(recipe.learnt, log)[-1]) < recipe.most, log[-4000:]
     restarts = (status["restarts"]["failures"], status["restarts"]["disruptions"])
-    assert restarts == (recipe.fault is Fault.KILL, recipe.fault is Fault.DELETE), status
+    assert restarts == (recipe.fault is Fault.KILL, recipe.fault in {Fault.DELETE, Fault.ALONE}), status
     steps = [int(step) for step in re.findall(r"resuming from step (\d+)", log)]
-    assert len(steps) == (recipe.fault is not None)
+    assert len(steps) == (recipe.fault in {Fault.KILL, Fault.DELETE})
     assert all(steps)
     recipes.run("delete", "tj", recipe.name)
 
@@ -151,5 +164,18 @@ def inject(kube: Kube, recipe: Recipe) -> None:
     if recipe.fault is Fault.DELETE:
         kube.delete_pod(pod)
         return
-    program = Path(main_container(manifest(recipe))["command"][1]).name
+    program = next(Path(word).name for word in main_container(manifest(recipe))["command"] if word.endswith(".py"))
     kube.run("exec", pod, "--", "python3", "-c", KILL.replace("train.py", program))
+    if recipe.fault is Fault.ALONE:
+        workers = partial(role, kube, recipe.name, "worker")
+        kube.until(lambda: workers()["restarts"] == 1, 60, "the container to be restarted")
+        kube.until(lambda: workers()["readyReplicas"] == 2, 60, "both workers to run")
+        kube.delete_pod(pod)
+        kube.until(lambda: kube.find("pod", f"{pod}-r1"), 60, "another pod of the worker")
+        kube.until(lambda: workers()["readyReplicas"] == 2, 60, "both workers to run again")
+        assert (kube.phase(recipe.name), kube.status(recipe.name)["attempt"]) == ("Running", 1)
+
+
+def role(kube: Kube, job: str, name: str) -> Json:
+    """Return what the status says of the members of a role."""
+    return next(each for each in kube.status(job)["roles"] if each["name"] == name)

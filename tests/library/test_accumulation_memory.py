@@ -11,8 +11,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from trainyard_torch import gradient_sync, shard
 from trainyard_torch.mesh import Parallelism
-from trainyard_torch.parallel import gradient_sync, shard
 from trainyard_torch.process_group import destroy
 
 if TYPE_CHECKING:

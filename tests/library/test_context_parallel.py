@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 
 from tests.library.support.processes import run
+from trainyard_torch import context_parallel, shard, tensor_parallel
 from trainyard_torch.mesh import Parallelism, data_shard, sharding, submesh
-from trainyard_torch.parallel import context_parallel, shard, tensor_parallel
 from trainyard_torch.parallel.context_parallel import split_sequences
 
 if TYPE_CHECKING:

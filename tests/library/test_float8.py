@@ -14,9 +14,9 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from tests.library.support.processes import run
+from trainyard_torch import shard
 from trainyard_torch.float8 import Scaling, with_float8
 from trainyard_torch.mesh import Parallelism
-from trainyard_torch.parallel import shard
 from trainyard_torch.precision import Precision
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from tests.library.support.models import layers
 from tests.library.support.processes import run
 from tests.library.support.programs import started
-from trainyard_torch.data import DataShard
-from trainyard_torch.mesh import Parallelism, data_shard, sharding, size, submesh
-from trainyard_torch.parallel import (
+from trainyard_torch import (
     Pipeline,
     clip_grad_norm_,
     context_parallel,
@@ -30,6 +28,8 @@ from trainyard_torch.parallel import (
     shard,
     tensor_parallel,
 )
+from trainyard_torch.data import DataShard
+from trainyard_torch.mesh import Parallelism, data_shard, sharding, size, submesh
 from trainyard_torch.parallel.pipeline import cuts
 
 if TYPE_CHECKING:

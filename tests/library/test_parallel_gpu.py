@@ -13,14 +13,14 @@ from torch import nn
 
 from tests.library.support.models import layers
 from tests.library.support.processes import run
-from trainyard_torch.mesh import Parallelism
-from trainyard_torch.parallel import (
+from trainyard_torch import (
     Pipeline,
     clip_grad_norm_,
     context_parallel,
     pipeline_stages,
     shard,
 )
+from trainyard_torch.mesh import Parallelism
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tests.library.support.processes import run
+from trainyard_torch import Pipeline, pipeline_stages, replicate, shard
 from trainyard_torch.mesh import Parallelism
-from trainyard_torch.parallel import Pipeline, pipeline_stages, replicate, shard
 from trainyard_torch.parallel.pipeline import stage_numbers, supports_zbv
 
 if TYPE_CHECKING:

@@ -84,6 +84,10 @@ class Scene:
             return snapshot
         return replace(snapshot, agent=True, agents=self.agents, coordinator_up_since=self.coordinator_up_since)
 
+    @property
+    def _members(self) -> tuple[int, ...]:
+        return tuple(self.job.members(self.spec.replicas))
+
     # The job
 
     def with_spec(self, **fields: Any) -> "Scene":
@@ -113,14 +117,14 @@ class Scene:
 
     def created(self, attempt: int = 1) -> "Scene":
         """Create the Service and all pods of an attempt, and store that they exist."""
-        pods = tuple(worker(i, attempt=attempt, workers=self.spec.replicas) for i in range(self.spec.replicas))
+        pods = tuple(worker(i, attempt=attempt, workers=self.spec.replicas) for i in self._members)
         scene = replace(self.started(attempt), pods=(*self.pods, *pods), has_service=True)
         return scene.with_status(launched_attempt=attempt)
 
     def running(self, attempt: int = 1, seconds_ago: float = 30) -> "Scene":
         """Run all workers of an attempt since so many seconds."""
         scene = self.created(attempt).with_status(running_time=ago(seconds_ago))
-        for index in range(self.spec.replicas):
+        for index in self._members:
             where = {"node": f"node{index}", "ip": f"10.0.0.{index}"}
             scene = scene.pod(index, scheduled=True, phase="Running", running=True, ready=True, **where)
         return scene
@@ -196,7 +200,7 @@ class Scene:
 
     def with_agents(self, state: AgentState = AgentState.RUNNING, *indexes: int) -> "Scene":
         """Connect the agents of these workers, or of all, in the current attempt."""
-        meant = indexes or tuple(range(self.spec.replicas))
+        meant = indexes or self._members
         return self._with_agent_views({index: AgentView(self.status.attempt, state, since=ago(200)) for index in meant})
 
     def reported_failed(

@@ -9,6 +9,12 @@ if sys.argv[1:2] == ["--probe"]:
     from trainyard_agent.probe import main as probe
 
     sys.exit(probe(sys.argv[2]))
+if sys.argv[1:2] == ["--remote-start"]:
+    from pathlib import Path
+
+    from trainyard_agent.remote_client import exit_with, main as remote_start
+
+    exit_with(remote_start(Path(sys.argv[2]), sys.argv[3:]))
 
 # The kernel delivers no signal to PID 1 that it does not catch, and a worker that is asked to exit while it starts is not asked again.
 early: "list[int]" = []

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROCESS"
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
+OLD_NAMES = {
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "TORCH_FR_DUMP_TEMP_FILE",
+}
+"""torch 2.9 has renamed these settings, and warns of the old names. The agent sets both names, since it does not know the release."""
 LIBRARIES = ("trainyard_agent.report", "trainyard_torch")
 FRAMEWORKS = ("torch", "jax", "tensorflow", "paddle", "mindspore")
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK", "SLURM_PROCID")
@@ -54,7 +59,7 @@ class Observer:
     def __init__(self) -> None:
         identity = ",".join(os.environ.get(name, "") for name in IDENTITY_VARIABLES)
         owner, _, inherited = os.environ.get(OWNER_VARIABLE, "").partition(":")
-        self.pid = os.getpid()
+        self.pid, self.program = os.getpid(), program()
         self.is_helper = inherited == identity and owner != str(self.pid)
         """Whether a program has started this one that has the same rank, or none either."""
         is_first = owner in {"", str(self.pid)}
@@ -87,7 +92,7 @@ class Observer:
         """Record the exit code of a rank, and the text of the traceback that ends it. Who reports progress is one, too."""
         trains = self.is_rank or any(name in sys.modules for name in LIBRARIES)
         if trains and os.getpid() == self.pid:
-            name, found = program(), any(each in sys.modules for each in (*LIBRARIES, *FRAMEWORKS))
+            name, found = self.program, any(each in sys.modules for each in (*LIBRARIES, *FRAMEWORKS))
             fields = {"trains": found and name != "-c", "text": text[-TEXT_CHARACTERS:], "at": time.monotonic()}
             self.record(isRank=True, program=name, code=code, **fields)
 
@@ -188,11 +193,13 @@ def watch_torch(observer: Observer, module: Any) -> None:
     import functools  # noqa: PLC0415 - torch has imported it
 
     original = module.init_process_group
-    if observer.is_rank:
+    # Code of the command line is no training. The warm process is such code, and what it imports may read no variable of a rank.
+    if observer.is_rank and observer.program != "-c":
         observer.record(loaded=True)
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        quietly(drop_old_names)
         # Before the call, which may fail: two programs that use one port, for example.
         if kwargs.get("rank", -1) >= 0 and kwargs.get("world_size", -1) > 0:
             quietly(lambda: observer.record_group(kwargs["rank"], kwargs["world_size"], formed=False))
@@ -201,6 +208,14 @@ def watch_torch(observer: Observer, module: Any) -> None:
         return made
 
     module.init_process_group = init_process_group
+
+
+def drop_old_names() -> None:
+    """Remove the old name of a setting that has the same value under its new name, where torch knows that one."""
+    release = tuple(map(int, sys.modules["torch"].__version__.split(".")[:2]))
+    for old, new in OLD_NAMES.items():
+        if release >= (2, 9) and old in os.environ and os.environ[old] == os.environ.get(new):
+            del os.environ[old]
 
 
 def watch_accelerate(observer: Observer, module: Any) -> None:
@@ -229,6 +244,8 @@ class Finder:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        self._finding: set[str] = set()
+        """The modules that the other finders are asked for. Some of them ask all finders in turn, as a second one of these does."""
         self._watched: dict[str, Callable[[Observer, Any], None]] = {
             "torch.distributed.distributed_c10d": watch_torch,
             "accelerate.state": watch_accelerate,
@@ -238,10 +255,13 @@ class Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the module's spec, whose loader also watches it."""
         watch = self._watched.get(name)
-        if watch is None:
+        if watch is None or name in self._finding:
             return None
-        finders = [finder for finder in sys.meta_path if finder is not self]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+        self._finding.add(name)
+        try:
+            spec = next(filter(None, (finder.find_spec(name, path, target) for finder in [*sys.meta_path])), None)
+        finally:
+            self._finding.discard(name)
         load = getattr(spec and spec.loader, "exec_module", None)
         if load is None:
             return spec
@@ -278,7 +298,7 @@ def observe() -> None:
     sys.meta_path.insert(0, Finder(observer))
     if os.environ.get(FOLDER_VARIABLE) and not observer.is_helper:
         if observer.is_rank:
-            observer.record(program=program())
+            observer.record(program=observer.program)
         ExitWatch(observer).install()
 
 

@@ -41,8 +41,6 @@ def watch_backend(observer: Any, module: Any) -> None:
 
     Only in a group of JAX. The ranks of another framework may use JAX for their data, each by itself.
     """
-    if not os.environ.get("JAX_COORDINATOR_ADDRESS"):
-        return
     original = module.backends
 
     @functools.wraps(original)
@@ -50,7 +48,9 @@ def watch_backend(observer: Any, module: Any) -> None:
         made = original()
         # Once is enough, and this is called often.
         module.backends = original
-        if getattr(getattr(sys.modules.get(GROUP), "global_state", None), "client", None) is None:
+        # Read here, and not while a warm process imports JAX: the address is another one in each attempt.
+        in_group = os.environ.get("JAX_COORDINATOR_ADDRESS")
+        if in_group and getattr(getattr(sys.modules.get(GROUP), "global_state", None), "client", None) is None:
             quietly(lambda: observer.record_group(0, 1, formed=True))
         return made
 

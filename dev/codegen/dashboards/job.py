@@ -17,15 +17,21 @@ from dev.codegen.dashboards.panels import (
     Variable,
     number,
 )
+from trainyard.api.constants import ROLE_WORKER
+from trainyard.api.roles import RoleName
 
 THIS = 'namespace="$namespace", name="$name"'
 RANKS = 'namespace="$namespace", trainyard_dev_job_name="$name"'
 """Metrics that workers with the training library export. The chart's PodMonitor copies the label from the pods."""
-PODS = 'namespace="$namespace", pod=~"$name-worker-.+"'
+PODS = f'namespace="$namespace", pod=~"$name-({"|".join((ROLE_WORKER, *RoleName))})-.+"'
 
 
 def _metric(metric: str) -> str:
     return f"max by (namespace, name) (trainyard_job_{metric}{{{THIS}}})"
+
+
+def _by_role(metric: str) -> str:
+    return f"max by (role) (trainyard_job_{metric}{{{THIS}}})"
 
 
 def _by_rank(metric: str) -> str:
@@ -253,9 +259,12 @@ ATTEMPTS = Row(
         ),
         Panel(
             "Restarts by cause",
-            "Total restarts. Failures count against `maxRestarts`; disruptions and resizes do not.",
+            "Total restarts. Failures count against `maxRestarts`; disruptions and resizes do not. Members of some roles restart alone, too.",
             COUNT,
-            (Query(f"max by (cause) (trainyard_job_restarts_total{{{THIS}}})", "{{cause}}"),),
+            (
+                Query(f"max by (cause) (trainyard_job_restarts_total{{{THIS}}})", "{{cause}}"),
+                Query(_by_role("role_container_restarts_total"), "{{role}} alone", rare=True),
+            ),
             limits={1: POOR},
         ),
         Panel(
@@ -274,9 +283,12 @@ ATTEMPTS = Row(
         ),
         Panel(
             "Workers",
-            "Size of the group. An elastic group grows and shrinks.",
+            "Size of the group. An elastic group grows and shrinks. Of a job with other roles, also the ready members of each role.",
             COUNT,
-            (Query(_metric("workers"), "workers"),),
+            (
+                Query(_metric("workers"), "workers"),
+                Query(_by_role("role_ready_replicas"), "{{role}} ready", rare=True),
+            ),
         ),
     ),
 )

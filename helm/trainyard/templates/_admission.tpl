@@ -13,6 +13,8 @@
   expression: >-
     oldObject == null || object.spec.template != oldObject.spec.template || object.spec.replicas > oldObject.spec.replicas
     || (!object.spec.lifecycle.suspend && oldObject.spec.lifecycle.suspend)
+    || has(object.spec.roles) != has(oldObject.spec.roles)
+    || (has(object.spec.roles) && object.spec.roles != oldObject.spec.roles)
     || has(object.spec.managedBy) != has(oldObject.spec.managedBy)
     || (has(object.spec.managedBy) && object.spec.managedBy != oldObject.spec.managedBy)
 {{- end -}}
@@ -50,7 +52,10 @@ spec:
   {{- end }}
 {{- end -}}
 
-{{/* What the rules of files/pod-security.yaml read, of the pod template or pod at the CEL expression `.`. */}}
+{{/*
+What the rules of files/pod-security.yaml read, of the pod template or pod at the CEL expression `.`. Of a pod template, roles of the job
+add volumes; nothing else of a role is restricted.
+*/}}
 {{- define "trainyard.podSecurityVariables" -}}
 - {name: pod, expression: {{ . }}.spec}
 - name: annotations
@@ -59,7 +64,13 @@ spec:
 - name: containers
   expression: >-
     variables.pod.containers + (has(variables.pod.initContainers) ? variables.pod.initContainers : [])
-- {name: volumes, expression: "has(variables.pod.volumes) ? variables.pod.volumes : []"}
+# Lists of volumes: of the pod, and of each role.
+- name: volumes
+  expression: >-
+    [has(variables.pod.volumes) ? variables.pod.volumes : []]
+    {{- if eq . "object.spec.template" }}
+    + (has(object.spec.roles) ? object.spec.roles.map(role, has(role.volumes) ? role.volumes : []) : [])
+    {{- end }}
 # The security contexts of the pod and its containers.
 - name: contexts
   expression: >-

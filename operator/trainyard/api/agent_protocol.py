@@ -205,13 +205,15 @@ class SyncAnswer(Part):
     stop: StopOrder | None = None
     stacks: str = Field(default="", max_length=MAX_STACK_REQUEST)
     """The request for the stacks of its ranks; empty where there is none."""
+    secret: str = Field(default="", repr=False)
+    """That of the attempt, with which its agents start processes in each other; empty where the framework needs none."""
 
     def body(self) -> dict[str, Any]:
         """Return it as JSON, without the fields that say nothing."""
         optional = {"restart": self.restart, "hung": self.hung}
         body: dict[str, Any] = {"attempt": self.attempt, "run": self.run, "environment": dict(self.environment)}
         body |= {name: True for name, value in optional.items() if value}
-        body |= {"stacks": self.stacks} if self.stacks else {}
+        body |= {name: text for name, text in (("stacks", self.stacks), ("secret", self.secret)) if text}
         return body | ({"stop": {"step": self.stop.step}} if self.stop else {})
 
 

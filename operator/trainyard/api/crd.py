@@ -93,6 +93,10 @@ def _finished_rule() -> dict[str, Any]:
 
 NAME_RULES = [
     rule(
+        "!has(self.spec.roles) || self.spec.roles.all(each, self.metadata.name.size() + each.name.size() <= 57)",
+        "metadata.name is too long for the host names of its roles (name-role-number), which have at most 63 characters; choose a shorter name",
+    ),
+    rule(
         f"self.metadata.name.size() <= {MAX_JOB_NAME}",
         f"metadata.name must not be longer than {MAX_JOB_NAME} characters; choose a shorter name."
         " The workers' host names (name-worker-index) can have at most 63 characters",

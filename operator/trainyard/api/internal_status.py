@@ -5,6 +5,7 @@ from pydantic import Field
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.constants import MAX_REPLICAS, MAX_STACK_REQUEST
 from trainyard.api.recovery import MAX_RESTARTS_IN_WINDOW, RestartScope
+from trainyard.api.roles import MAX_MEMBER_INDEX
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
 MAX_REASON_LENGTH = 1024
@@ -13,6 +14,10 @@ MAX_RESOURCES_LENGTH = 1024
 """Characters of the extended resources of a worker."""
 MAX_REPLACEMENTS = 64
 """Runs of workers that got new pods since the group was created. With more, all workers get new pods."""
+MAX_RECREATED = 256
+"""Members whose pod was created again in the running attempt. With more, the oldest pods count as lost again."""
+MAX_RECREATIONS = 999_999_999
+"""The largest number in the name of a pod that was created again."""
 MAX_REPEAT_PODS = 8
 """Pods of a repeated failure that are stored, and nodes."""
 
@@ -69,7 +74,7 @@ class Replacement(Model):
 
     worker: int = Field(ge=0, le=MAX_JSON_INTEGER)
     """The index of the (first) worker."""
-    last_worker: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
+    last_worker: int | None = Field(default=None, ge=0, le=MAX_MEMBER_INDEX)
     """The index of the last worker of a run."""
     attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     """The attempt for which the pods were created."""
@@ -93,8 +98,21 @@ class Group(Model):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["worker"]},
     )
     """Workers whose pods were created for a later attempt."""
-    restarting_container: int | None = Field(default=None, ge=0, le=MAX_REPLICAS)
+    restarting_container: int | None = Field(default=None, ge=0, le=MAX_MEMBER_INDEX)
     """The worker whose container restarts in its pod before the attempt starts."""
+
+
+class Recreated(Model):
+    """A member that goes on alone, whose pod was created again in the running attempt."""
+
+    member: int = Field(ge=0, le=MAX_MEMBER_INDEX)
+    """The index of the member."""
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    """The attempt for which its first pod was created."""
+    count: int = Field(ge=1, le=MAX_RECREATIONS)
+    """How often it got a new pod since then."""
+    launched: bool = False
+    """Whether the last of these pods has existed: from then on, a missing pod is lost again."""
 
 
 class Joining(Model):
@@ -137,9 +155,9 @@ class CoordinatedStop(Model):
 class WorkerRange(Model):
     """A run of workers with consecutive indexes."""
 
-    first: int = Field(ge=0, le=MAX_REPLICAS)
+    first: int = Field(ge=0, le=MAX_MEMBER_INDEX)
     """The index of the first worker."""
-    last: int = Field(ge=0, le=MAX_REPLICAS)
+    last: int = Field(ge=0, le=MAX_MEMBER_INDEX)
     """The index of the last worker."""
 
 
@@ -177,6 +195,12 @@ class InternalStatus(Model):
 
     group: Group | None = None
     """The pods of the current attempt, if some are older than it: their processes restarted in place."""
+    recreated: list[Recreated] = Field(
+        default=[],
+        max_length=MAX_RECREATED,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["member"]},
+    )
+    """Members whose pods were created again while the others went on."""
     joining: Joining | None = None
     """Workers that start while the group trains: `replicas` was raised, or capacity for missing workers has come back."""
     scale_up_paused_since: Time | None = None

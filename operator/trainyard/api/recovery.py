@@ -1,7 +1,9 @@
 """`spec.recovery`: how the operator reacts to failures. The rules of the user come first, then the exit codes below."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, StringConstraints
@@ -206,6 +208,17 @@ MEANINGS = (
     ),
 )
 """All other codes mean an error that a restart may fix: Restart."""
+FRAMEWORK_MEANINGS: Mapping[str, Sequence[Meaning]] = MappingProxyType(
+    {
+        # `failure_handling_util.py` of tensorflow 2.21: 42 on Borg and TPUs, 143 on GCE and by default.
+        "tensorflow": (
+            Meaning(
+                (42, 143), Action.IGNORE, "`PreemptionCheckpointHandler` has saved, and exited to be started again."
+            ),
+        ),
+    }
+)
+"""By framework, what its library means by a code. It precedes `MEANINGS`."""
 SAVED_CODE = 90
 HANG_CODE = 91
 PEER_LOST_CODE = 92

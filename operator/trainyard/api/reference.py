@@ -89,7 +89,13 @@ def reasons_page() -> str:
 def exit_codes_page() -> str:
     """What the exit codes of a worker lead to."""
     all_codes = sorted([*recovery.MEANINGS, *recovery.DESCRIBED], key=lambda meaning: meaning.codes)
-    rows = [f"| {', '.join(map(str, meaning.codes))} | {meaning.action} | {meaning.text} |" for meaning in all_codes]
+    by_framework = [
+        (f" with `framework: {name}`", each) for name, found in recovery.FRAMEWORK_MEANINGS.items() for each in found
+    ]
+    rows = [
+        f"| {', '.join(map(str, meaning.codes))}{where} | {meaning.action} | {meaning.text} |"
+        for where, meaning in (*(("", each) for each in all_codes), *by_framework)
+    ]
     return MADE + CODES_HEAD + "\n".join(rows) + CODES_FOOT
 
 
@@ -129,12 +135,15 @@ def _fields(schema: Schema, prefix: str) -> Iterator[tuple[str, str, str, str]]:
     for name, field in schema["properties"].items():
         star = "*" if name in schema.get("required", ()) else ""
         yield prefix + name, star, _type(field), field["description"].replace("|", "\\|")
-        if name == "template":
-            continue
-        if "properties" in field:
+        if _is_ours(field):
             yield from _fields(field, f"{prefix}{name}.")
-        if "properties" in field.get("items", {}):
+        if _is_ours(field.get("items", {})):
             yield from _fields(field["items"], f"{prefix}{name}[].")
+
+
+def _is_ours(schema: Schema) -> bool:
+    """Return whether this object has fields of this project. Those of Kubernetes have no descriptions."""
+    return all("description" in field for field in schema.get("properties", {"": {}}).values())
 
 
 def _type(field: Schema) -> str:

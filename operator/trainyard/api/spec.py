@@ -10,6 +10,7 @@ from trainyard.api.constants import MAX_REPLICAS
 from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
+from trainyard.api.roles import MAX_ROLES, Role, role_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -52,6 +53,8 @@ class Framework(StrEnum):
     JAX = "jax"
     XGBOOST = "xgboost"
     LIGHTGBM = "lightgbm"
+    TENSORFLOW = "tensorflow"
+    MPI = "mpi"
     NONE = "none"
 
     @property
@@ -72,12 +75,22 @@ class Framework(StrEnum):
     @property
     def starts_together(self) -> bool:
         """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
-        return self in {Framework.XGBOOST, Framework.LIGHTGBM}
+        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW, Framework.MPI}
+
+    @property
+    def has_one_process(self) -> bool:
+        """Whether one process of a worker drives all its accelerators, unless the user wants more."""
+        return self is Framework.TENSORFLOW
 
     @property
     def needs_addresses(self) -> bool:
-        """Whether each rank needs the IP addresses of all workers. LightGBM knows no host names."""
-        return self is Framework.LIGHTGBM
+        """Whether each worker needs the IP addresses of all workers. LightGBM knows no host names, and agents do not wait for DNS."""
+        return self in {Framework.LIGHTGBM, Framework.MPI}
+
+    @property
+    def starts_remotely(self) -> bool:
+        """Whether a launcher in one worker starts processes in the others, through their agents."""
+        return self is Framework.MPI
 
 
 class CleanPods(StrEnum):
@@ -107,7 +120,7 @@ class Network(Model):
 
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none,
+    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, for mpi,
     and for jax on TPUs; else Master."""
 
 
@@ -143,8 +156,9 @@ class Lifecycle(Model):
     running workers are stopped instead: their pods keep the logs, and hold no accelerators. All: every pod. None: no pod."""
     keep_failed_pods_seconds: int | None = Field(default=None, ge=0, le=YEAR)
     """Seconds for which a failed job keeps its pods. After that they are deleted, with their logs. Not set: until the job is deleted."""
-    success: Success = Success.ALL_WORKERS
-    """The workers that must exit with code 0 to complete the job: AllWorkers, or only Worker0."""
+    success: Success | None = None
+    """The workers that must exit with code 0 to complete the job: AllWorkers, or only Worker0. Not set: the members that decide by the
+    rules of the framework: all workers, where it has no roles."""
 
 
 PodTemplate = Annotated[dict[str, Any], WithJsonSchema(pod_template_schema())]
@@ -163,8 +177,8 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    "self.framework != 'lightgbm' || self.recovery.agent != 'none'",
-                    "framework lightgbm needs the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
+                    "!(self.framework in ['lightgbm', 'mpi']) || self.recovery.agent != 'none'",
+                    "frameworks lightgbm and mpi need the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
                 ),
                 rule(
@@ -254,6 +268,14 @@ class TrainingJobSpec(Model):
                     fieldPath=".elastic",
                     reason="FieldValueForbidden",
                 ),
+                *role_rules(),
+                rule(
+                    "(has(self.roles) == has(oldSelf.roles) && (!has(self.roles) || self.roles == oldSelf.roles))"
+                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "roles can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".roles",
+                    reason="FieldValueForbidden",
+                ),
                 rule(
                     # Half of a group with the agent and half without it would not find each other.
                     "self.recovery.agent == oldSelf.recovery.agent || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
@@ -270,6 +292,7 @@ class TrainingJobSpec(Model):
     torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. With megatron,
     CUDA_DEVICE_MAX_CONNECTIONS is set as well, where parallel sizes need it. With jax, `jax.distributed.initialize()` finds all processes
     without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
+    With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
     With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
@@ -296,6 +319,12 @@ class TrainingJobSpec(Model):
     template: PodTemplate
     """The pod of every worker. The first container is the main one: its exit code is the worker's. It is found by its name, so containers
     that admission adds, wherever they are, neither complete nor fail the job."""
+    roles: list[Role] = Field(
+        default=[],
+        max_length=MAX_ROLES,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """Members of the group beside its workers, where the framework has such roles. tensorflow: chief, ps, evaluator."""
     parallelism: Parallelism | None = None
     """How one copy of the model is distributed over ranks. The data parallel size is replicas x processesPerReplica divided by the product
     of these, without a remainder. Workers receive it in TRAINYARD_PARALLELISM, and `trainyard_torch` builds its DeviceMesh from it.

@@ -16,6 +16,7 @@ from trainyard.api.internal_status import (
     Group,
     InternalStatus,
     Joining,
+    Recreated,
     Rendezvous,
     RestartBudget,
     StackDump,
@@ -28,7 +29,8 @@ from trainyard.api.job_conditions import (
     summary,
 )
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
-from trainyard.api.worker_status import WorkerStatus
+from trainyard.api.roles import MAX_ROLES, is_worker
+from trainyard.api.worker_status import RoleStatus, WorkerStatus
 
 MAX_SUSPECT_NODES = 16
 """Nodes that a job remembers. If more of them fail, the nodes are not the cause."""
@@ -139,8 +141,14 @@ class TrainingJobStatus(Model):
     """Worker pods that exist, terminating pods of earlier attempts included."""
     ready_replicas: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)
     """Worker pods of the current attempt that are ready, or have succeeded."""
+    roles: list[RoleStatus] = Field(
+        default=[],
+        max_length=MAX_ROLES + 1,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """The members of each role, the workers included. Not set in a group of workers alone."""
     ready: str = "0/0"
-    """Ready/desired workers, for the printed table. A worker that has exited with code 0 counts as ready, although `kubectl get pods`
+    """Ready/desired workers, and members of other roles, for the printed table. A worker that has exited with code 0 counts as ready, although `kubectl get pods`
     prints 0/1 for its pod."""
     selector: str = ""
     """The label selector of the job's pods, for the scale subresource."""
@@ -225,7 +233,7 @@ class TrainingJobStatus(Model):
 
     def includes(self, worker: int) -> bool:
         """Return whether the current attempt has such a worker, as far as the status knows its size."""
-        return self.size is None or worker < self.size
+        return not is_worker(worker) or self.size is None or worker < self.size
 
     @property
     def size(self) -> int | None:
@@ -235,9 +243,19 @@ class TrainingJobStatus(Model):
             return group.size
         return joining.current_size if joining else None
 
-    def has(self, worker: int, attempt: int) -> bool:
-        """Return whether the worker's pod that was created for `attempt` belongs to the current attempt."""
-        return self.includes(worker) and attempt == self.created_in_attempt(worker)
+    def has(self, worker: int, attempt: int, recreated: int = 0) -> bool:
+        """Return whether the worker's pod that was created for `attempt` belongs to the current attempt.
+
+        `recreated`: how often the pod was created again in that attempt.
+        """
+        is_newest = attempt == self.created_in_attempt(worker) and recreated == self.recreated(worker)
+        return self.includes(worker) and is_newest
+
+    def recreated(self, worker: int) -> int:
+        """Return how often the worker's pod was created again while the others went on."""
+        attempt = self.created_in_attempt(worker)
+        found = (e.count for e in self.internal.recreated if e.member == worker and e.attempt == attempt)
+        return next(found, 0)
 
     def is_joining(self, worker: int, attempt: int) -> bool:
         """Return whether the worker's pod that was created for `attempt` will join the group."""
@@ -312,6 +330,7 @@ class StatusChanges(TypedDict, total=False):
     attempt: int
     replicas: int
     ready_replicas: int
+    roles: list[RoleStatus]
     ready: str
     selector: str
     start_time: datetime | None
@@ -327,6 +346,7 @@ class StatusChanges(TypedDict, total=False):
     workers: list[WorkerStatus]
 
     group: Group | None
+    recreated: list[Recreated]
     joining: Joining | None
     scale_up_paused_since: datetime | None
     previous_size: int | None

@@ -83,7 +83,7 @@ def assignment(pod: PodView, job: JobView, pods: Sequence[PodView] = ()) -> Assi
     if framework.needs_addresses and not addresses:
         return Assignment(status.attempt, run=False, environment={})
     address = status.internal.rendezvous.address if status.internal.group and status.internal.rendezvous else None
-    worker = Worker(job, pod.index, status.attempt, size, address, addresses)
+    worker = Worker(job.of_member(pod.index), pod.index, status.attempt, size, address, addresses)
     return Assignment(
         status.attempt,
         run=True,
@@ -95,7 +95,7 @@ def assignment(pod: PodView, job: JobView, pods: Sequence[PodView] = ()) -> Assi
 
 def _addresses(job: JobView, pods: Sequence[PodView], size: int) -> Sequence[str]:
     """Return the addresses of all workers of the current attempt, by index; nothing where one of them is not known."""
-    known = {pod.index: pod.ip for pod in pods if job.status.has(pod.index, pod.attempt)}
+    known = {pod.index: pod.ip for pod in pods if job.status.has(pod.index, pod.attempt, pod.recreated)}
     addresses = [known.get(index, "") for index in range(size)]
     return addresses if all(addresses) else ()
 
@@ -108,5 +108,6 @@ def _group_size(job: JobView, pod: PodView) -> int:
 def is_replaced(pod: PodView, job: JobView) -> bool:
     """Whether another pod is in its place, or will be, or none: the group has fewer workers now."""
     status = job.status
-    replaced = pod.attempt < status.created_in_attempt(pod.index) or not status.includes(pod.index)
+    newest = (status.created_in_attempt(pod.index), status.recreated(pod.index))
+    replaced = (pod.attempt, pod.recreated) < newest or not status.includes(pod.index)
     return replaced or status.suspended

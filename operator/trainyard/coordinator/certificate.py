@@ -1,6 +1,7 @@
 """The certificate that the coordinator serves, and the authority by which workers verify it."""
 
 import asyncio
+import hmac
 import logging
 import os
 import ssl
@@ -61,6 +62,14 @@ class Certificate:
         self._files, self.authority, self.ends = files, authority, end_of(files.certificate)
         self.loaded.set()
         return True
+
+    def attempt_secret(self, job_uid: str, attempt: int) -> str:
+        """Return the secret of an attempt, which its agents have in common and no other program can compute.
+
+        Each process that serves agents has the key of the certificate, also where cert-manager issues it. So no secret is stored, and a new leader gives the
+        same one. A renewed key changes it: an attempt that starts at that moment may have to start again.
+        """
+        return hmac.digest(self._files.key, f"trainyard attempt secret\n{job_uid}\n{attempt}".encode(), "sha256").hex()
 
     def _choose(self, connection: ssl.SSLObject, _host: str | None, _context: ssl.SSLContext) -> None:
         """Serve the newest certificate on a connection that begins, whatever host it names."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from trainyard.api.agent_protocol import RankReport, Report, Transport
+from trainyard.api.roles import is_worker, role_and_number
 from trainyard.coordinator.assignments import is_replaced
 from trainyard.coordinator.rejections import RefusedError, RejectionReason
 from trainyard.coordinator.tokens import PodIdentity
@@ -46,15 +47,14 @@ class ProgressStore:
             raise RefusedError(
                 RejectionReason.STALE_ATTEMPT, f"the report is of attempt {report.attempt}, and the job is {now}"
             )
-        per_worker = job.processes
-        own = range(pod.index * per_worker, (pod.index + 1) * per_worker)
+        own, first = _ranks_of(job, pod)
         if foreign := next((rank for rank in report.ranks if int(rank) not in own), None):
             raise RefusedError(
                 RejectionReason.FOREIGN_RANK,
                 f"rank {foreign} is not in this pod, which has ranks {own.start} to {own.stop - 1}",
             )
         workers = self._reports.setdefault(job.uid, {})
-        ranks = tuple(_rank_progress(int(rank), progress) for rank, progress in report.ranks.items())
+        ranks = tuple(_rank_progress(int(rank) + first, progress) for rank, progress in report.ranks.items())
         groups = FormedGroups(report.groups.size, report.groups.leaders) if report.groups else None
         taken = report.network
         network = Network(taken.transport is Transport.SOCKETS, taken.name) if taken and pod.index == 0 else None
@@ -90,6 +90,17 @@ class ProgressStore:
         """Return the seconds between two statuses of a job, longer the more jobs report."""
         fair = len(self._reports) / MAX_STATUSES_PER_SECOND
         return min(MAX_STATUS_INTERVAL_SECONDS, max(MIN_STATUS_INTERVAL_SECONDS, fair))
+
+
+def _ranks_of(job: JobView, pod: PodView) -> tuple[range, int]:
+    """Return the ranks of a pod as its agent numbers them, and what is to be added for a number of the whole group.
+
+    A member of another role than the workers has one process, whose number is that of the member.
+    """
+    if is_worker(pod.index):
+        return range(pod.index * job.processes, (pod.index + 1) * job.processes), 0
+    _, number = role_and_number(pod.index)
+    return range(number, number + 1), pod.index - number
 
 
 def _rank_progress(rank: int, report: RankReport) -> RankProgress:

@@ -172,7 +172,13 @@ class CoordinatorServer:
                 self.authenticated.remove(request.protocol)
                 self.agent_registry.disconnected(job.uid, sender.uid, poll, request.content.exception())
                 raise
-        return _assignment_json(current)
+        return _assignment_json(current, self._secret(job, current))
+
+    def _secret(self, job: JobView, current: Assignment) -> str:
+        """Return the secret of the attempt for an agent that starts it; empty where the framework needs none."""
+        if not (current.run and job.spec.framework.starts_remotely):
+            return ""
+        return self.certificate.attempt_secret(job.uid, current.attempt)
 
     def _assignment(self, call: SyncRequest, pod: PodView, job: JobView) -> Assignment:
         # Only ranks that have yet to start need the others' addresses: with many workers their list is long.
@@ -227,7 +233,7 @@ class CoordinatorServer:
         return bytes(body)
 
 
-def _assignment_json(current: Assignment) -> Json:
+def _assignment_json(current: Assignment, secret: str) -> Json:
     return SyncAnswer(
         attempt=current.attempt,
         run=current.run,
@@ -236,6 +242,7 @@ def _assignment_json(current: Assignment) -> Json:
         hung=current.hung,
         stop=StopOrder(step=current.stop.step) if current.stop else None,
         stacks=current.stacks,
+        secret=secret,
     ).body()
 
 

@@ -126,6 +126,8 @@ class CreateWorker:
     attempt: int
     workers: int
     """The size of the group for which it is created."""
+    recreated: int = 0
+    """How often the pod was created before in this attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from trainyard.api.constants import CONTROLLER_NAME
 from trainyard.api.reasons import Reason
-from trainyard.api.spec import Success
 from trainyard.domain.decisions import (
     Complete,
     Decision,
@@ -26,8 +25,9 @@ from trainyard.domain.decisions import (
 from trainyard.domain.progress import goodput, stragglers
 from trainyard.domain.progress.group_progress import progress
 from trainyard.domain.recovery import agent_reports, failure_policy
-from trainyard.domain.recovery.adoption import lost_attempt
+from trainyard.domain.recovery.adoption import adoption
 from trainyard.domain.recovery.agent_reports import MergedReports
+from trainyard.domain.recovery.lone_members import restore_lone_members
 from trainyard.domain.recovery.outdated_group import replace_outdated_group
 from trainyard.domain.recovery.root_cause import find_cause, root_cause_wait_left
 from trainyard.domain.recovery.start_errors import never_starts
@@ -35,6 +35,7 @@ from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import resize
 from trainyard.domain.scaling.group_size import decide_size
+from trainyard.domain.state.roles import deciding
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.stored_success import remember_success
 from trainyard.domain.state.worker_views import State
@@ -105,7 +106,7 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
 def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:
     """Return what a job does before its workers' failures count: adopt an attempt, succeed, stop in coordination, or be suspended."""
     job, suspended = snapshot.job, snapshot.job.status.suspended
-    if adopted := lost_attempt(snapshot):
+    if adopted := adoption(snapshot):
         return adopted
     if not suspended and not snapshot.outdated and _succeeded(snapshot):
         return Complete()
@@ -120,10 +121,10 @@ def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:
 
 
 def _succeeded(snapshot: Snapshot) -> bool:
-    """Return whether the workers have succeeded that the job needs."""
+    """Return whether the members have succeeded that decide about the job."""
     # In the size for which the group was created: `replicas` may have changed since.
-    workers = snapshot.size.current if snapshot.job.spec.lifecycle.success is Success.ALL_WORKERS else 1
-    return {p.index for p in snapshot.current if p.state is State.SUCCEEDED}.issuperset(range(workers))
+    members = deciding(snapshot.job.spec, snapshot.size.current)
+    return {p.index for p in snapshot.current if p.state is State.SUCCEEDED}.issuperset(members)
 
 
 def _decide(agents: MergedReports, deadlines: Deadlines, now: datetime) -> Step | None:
@@ -137,13 +138,15 @@ def _decide(agents: MergedReports, deadlines: Deadlines, now: datetime) -> Step 
         return resize.resize(snapshot, was, now)
     if snapshot.job.status.awaiting_rendezvous and snapshot.coordinator_up_since is None:
         return Restart(Reason.AGENT_DISABLED, "the rendezvous cannot open: the coordinator is disabled")
-    if cause := find_cause(snapshot.current, snapshot.created):
+    needed = [pod for pod in snapshot.current if not snapshot.job.is_lone(pod.index)]
+    if cause := find_cause(needed, [index for index in snapshot.created if not snapshot.job.is_lone(index)]):
         wait = root_cause_wait_left(cause, now) or agents.undecided
         if wait:
             return Outcome(requeue_after=whole_seconds(wait))
         return failure_policy.apply_failure_policy(cause, snapshot, now)
     return (
-        never_starts(snapshot.job, snapshot.current)
+        restore_lone_members(snapshot)
+        or never_starts(snapshot.job, snapshot.current)
         or released_nodes(snapshot.job, snapshot.current, now)
         or resize.fit_to_capacity(snapshot, now)
         or deadlines.startup

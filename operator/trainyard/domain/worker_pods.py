@@ -53,8 +53,8 @@ def _is_lost(pod: PodView, now: datetime) -> bool:
 
 def _create_service(snapshot: Snapshot) -> list[Action]:
     """Return the creation of the Service, where workers need it: no peer looks for the only worker of a group."""
-    job, workers = snapshot.job, snapshot.size.desired
-    needed = not snapshot.size.indivisible_because and (workers > 1 or job.uses_torchrun_rendezvous)
+    job, members = snapshot.job, snapshot.job.members(snapshot.size.desired)
+    needed = not snapshot.size.indivisible_because and (len(members) > 1 or job.uses_torchrun_rendezvous)
     return [CreateService()] if needed and not snapshot.has_service else []
 
 
@@ -79,8 +79,8 @@ def _to_create(snapshot: Snapshot) -> bool:
 def _create_workers(snapshot: Snapshot) -> list[Action]:
     """Return the creations of the workers that are missing."""
     status, replicas = snapshot.job.status, snapshot.size.desired
-    missing = snapshot.missing if _to_create(snapshot) else ()
-    return [CreateWorker(i, status.created_in_attempt(i), replicas) for i in missing]
+    missing = snapshot.missing if _to_create(snapshot) else [i for i in snapshot.missing if status.recreated(i)]
+    return [CreateWorker(i, status.created_in_attempt(i), replicas, status.recreated(i)) for i in missing]
 
 
 def _created_event(snapshot: Snapshot) -> list[Event]:
@@ -89,7 +89,8 @@ def _created_event(snapshot: Snapshot) -> list[Event]:
     made = [p for p in snapshot.current if p.attempt == status.attempt]
     if not made or not _to_create(snapshot):
         return []
-    note = f"created {counted(len(made), 'worker')} of attempt {status.attempt}"
+    what = "member" if snapshot.job.role_members else "worker"
+    note = f"created {counted(len(made), what)} of attempt {status.attempt}"
     problem = snapshot.dns_problem
     warnings = [Event("Warning", Reason.CLUSTER_DNS_UNUSED, problem)] if problem else []
     return [Event("Normal", Reason.WORKERS_CREATED, note), *warnings]
@@ -110,7 +111,7 @@ def _open_rendezvous(snapshot: Snapshot) -> Rendezvous | None:
 
 def _rendezvous_address(snapshot: Snapshot) -> str | None:
     """Return the address of worker 0, where the others find it; None until it has one."""
-    if snapshot.size.desired == 1:
+    if len(snapshot.job.members(snapshot.size.desired)) == 1:
         return "localhost"
     first: PodView | None = next((pod for pod in snapshot.current if pod.index == 0), None)
     return first.ip or None if first else None

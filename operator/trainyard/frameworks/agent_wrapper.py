@@ -94,7 +94,8 @@ def starts_ranks_itself(worker: Worker, command: Sequence[str]) -> bool:
     """Return whether the command runs once, whatever the number of processes: it starts the ranks itself, or there are
     none. `trainyard-agent` in front of the command overrides this.
     """
-    return worker.spec.framework is Framework.NONE or starts_ranks(command, worker.job.processes)
+    starts = worker.spec.framework is Framework.NONE or worker.spec.framework.starts_remotely
+    return starts or starts_ranks(command, worker.job.processes)
 
 
 def unused_input(worker: Worker) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.frameworks import boosting, jax, megatron, torch
+from trainyard.frameworks import boosting, jax, megatron, mpi, tensorflow, torch
 from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -67,6 +67,10 @@ FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
     Framework.LIGHTGBM: FrameworkEnvironment(
         boosting.lightgbm_variables, boosting.tuning_variables, boosting.LIGHTGBM_RESERVED, _RANKS
     ),
+    Framework.TENSORFLOW: FrameworkEnvironment(
+        tensorflow.identity_variables, tensorflow.tuning_variables, tensorflow.IDENTITY_VARIABLES
+    ),
+    Framework.MPI: FrameworkEnvironment(mpi.identity_variables, mpi.tuning_variables, mpi.RESERVED),
     Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }
 
@@ -112,10 +116,14 @@ def common_variables(worker: Worker) -> list[Json]:
         "TRAINYARD_JOB_NAME": worker.job.name,
         ENV_JOB_UID: worker.job.uid,
         "TRAINYARD_ATTEMPT": str(worker.attempt),
-        "TRAINYARD_REPLICAS": str(worker.workers),
-        "TRAINYARD_REPLICA_INDEX": str(worker.index),
+        "TRAINYARD_REPLICAS": str(worker.of_its_role),
+        "TRAINYARD_REPLICA_INDEX": str(worker.number),
         "TRAINYARD_PROCESSES_PER_REPLICA": str(worker.job.processes),
     }
+    if worker.spec.roles:
+        variables["TRAINYARD_ROLE"] = worker.role
+    if worker.job.is_lone(worker.index):
+        variables["TRAINYARD_RESTARTS_ALONE"] = "1"
     if (before := worker.job.status.internal.previous_size) is not None:
         variables["TRAINYARD_PREVIOUS_WORLD_SIZE"] = str(before * worker.job.processes)
     if (parallelism := worker.spec.parallelism) is not None:

@@ -17,9 +17,9 @@ from trainyard.api.constants import (
     LABEL_JOB_NAME,
     LABEL_JOB_UID,
     LABEL_ROLE,
-    ROLE_WORKER,
     VERSION,
 )
+from trainyard.api.roles import is_worker
 from trainyard.api.spec import DnsNames
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
@@ -81,7 +81,7 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
-        waits = joins or job.spec.framework.starts_together
+        waits = joins or job.spec.framework.starts_together or job.is_lone(worker.index)
         spec = with_waiting_probes(with_coordinator(spec, endpoint, waits=waits))
     spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
     spec = _with_node_affinity(worker, spec)
@@ -89,7 +89,8 @@ def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: Co
     defaults: Json = {"enableServiceLinks": False}
     if worker.host_network:
         defaults["dnsPolicy"] = "ClusterFirstWithHostNet"
-    return defaults | spec | {"restartPolicy": "Never", "hostname": worker.host, "subdomain": job.name}
+    policy = "OnFailure" if job.is_lone(worker.index) else "Never"
+    return defaults | spec | {"restartPolicy": policy, "hostname": worker.host, "subdomain": job.name}
 
 
 def service(job: JobView) -> Json:
@@ -134,8 +135,8 @@ def _labels(worker: Worker) -> dict[str, str]:
     return {
         LABEL_JOB_NAME: worker.job.name,
         LABEL_JOB_UID: worker.job.uid,
-        LABEL_ROLE: ROLE_WORKER,
-        LABEL_INDEX: str(worker.index),
+        LABEL_ROLE: worker.role,
+        LABEL_INDEX: str(worker.number),
         LABEL_ATTEMPT: str(worker.attempt),
     }
 
@@ -205,7 +206,7 @@ def _with_node_affinity(worker: Worker, spec: Json) -> Json:
     if spec.get("nodeName"):
         return spec
     elastic = worker.spec.elastic
-    if elastic and elastic.on_demand_replicas is not None:
+    if elastic and elastic.on_demand_replicas is not None and is_worker(worker.index):
         spec = require_on_demand(spec) if worker.index < elastic.on_demand_replicas else prefer_spot(spec)
     return avoid_suspect_nodes(spec, worker.job.status.suspect_nodes)
 

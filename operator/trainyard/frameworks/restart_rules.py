@@ -30,8 +30,14 @@ def supported_actions(spec: Json) -> Sequence[RestartAction]:
     """
     main = spec["containers"][0]
     has_coordinator = any(variable["name"] == "TRAINYARD_COORDINATOR" for variable in main.get("env") or ())
-    if not has_coordinator or not has_agent(spec) or "restartPolicyRules" in main or "restartPolicy" in main:
-        # The user's own restart policy stays as it is.
+    if (
+        spec.get("restartPolicy") == "OnFailure"
+        or not has_coordinator
+        or not has_agent(spec)
+        or "restartPolicyRules" in main
+        or "restartPolicy" in main
+    ):
+        # The user's own restart policy stays as it is. A member that goes on alone restarts after any error.
         return ()
     sidecars = any(c.get("restartPolicy") == "Always" for c in spec.get("initContainers") or ())
     has_others = sidecars or len(spec["containers"]) > 1

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.api.roles import role_and_number
 from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
 from trainyard.domain.state.accelerators import TPU, requested
 from trainyard.domain.state.object_names import worker_host, worker_pod
 from trainyard.domain.state.quantity import quantity
+from trainyard.domain.state.roles import role_of
 from trainyard.domain.state.snapshot import JobView
 
 Json = dict[str, Any]
@@ -15,7 +17,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker of one attempt."""
+    """One worker of one attempt, or a member of another role: then `job` is as that role sees it (`JobView.of_member`)."""
 
     job: JobView
     index: int
@@ -26,6 +28,8 @@ class Worker:
     """The address of worker 0, where not all workers started with this attempt."""
     addresses: Sequence[str] = ()
     """The IP addresses of all workers, by index; empty where the framework needs none, and before all of them run."""
+    recreated: int = 0
+    """How often its pod was created before in this attempt."""
 
     @property
     def spec(self) -> TrainingJobSpec:
@@ -33,9 +37,35 @@ class Worker:
         return self.job.spec
 
     @property
+    def role(self) -> str:
+        """Its role: `worker`, or one of `spec.roles`."""
+        return self.role_of(self.index)
+
+    @property
+    def number(self) -> int:
+        """Its number within its role, from 0."""
+        return role_and_number(self.index)[1]
+
+    @property
+    def members(self) -> Sequence[int]:
+        """The indexes of all members of the group."""
+        return self.job.members(self.workers)
+
+    @property
+    def of_its_role(self) -> int:
+        """How many members its role has."""
+        role = role_of(self.spec, self.index)
+        return self.workers if role is None else role.replicas
+
+    @staticmethod
+    def role_of(index: int) -> str:
+        """Return the role of the member with this index."""
+        return role_and_number(index)[0]
+
+    @property
     def pod_name(self) -> str:
         """The pod's name, never used twice."""
-        return worker_pod(self.job.name, self.index, self.attempt)
+        return worker_pod(self.job.name, self.index, self.attempt, self.recreated)
 
     @property
     def host(self) -> str:
@@ -56,7 +86,7 @@ class Worker:
     def address_of(self, index: int) -> str:
         """Return the DNS name of a worker of the group."""
         # A single worker has no Service and thus no DNS name, unless other workers may join it later.
-        alone = self.workers == 1 and not self.job.uses_torchrun_rendezvous
+        alone = len(self.members) == 1 and not self.job.uses_torchrun_rendezvous
         return "localhost" if alone else f"{worker_host(self.job.name, index)}.{self.job.name}"
 
     @property
@@ -86,7 +116,10 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
         # The hosts of a TPU slice reach each other by name.
         has_tpus = any(requested(container, TPU) for container in spec.template["spec"]["containers"])
         return DnsNames.ALL if has_tpus else DnsNames.MASTER
-    return DnsNames.MASTER if spec.framework.meets_at_worker_0 else DnsNames.ALL
+    if spec.framework is Framework.TENSORFLOW:
+        return DnsNames.ALL
+    names_others = spec.framework.starts_remotely or not spec.framework.meets_at_worker_0
+    return DnsNames.ALL if names_others else DnsNames.MASTER
 
 
 def command_line(container: Mapping[str, Any]) -> list[str]:

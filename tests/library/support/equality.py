@@ -14,9 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
-from trainyard_torch.data import Batches, SampleOrder
-from trainyard_torch.mesh import Parallelism, data_shard, submesh
-from trainyard_torch.parallel import (
+from trainyard_torch import (
     Pipeline,
     clip_grad_norm_,
     gradient_sync,
@@ -26,6 +24,8 @@ from trainyard_torch.parallel import (
     shard,
     tensor_parallel,
 )
+from trainyard_torch.data import Batches, SampleOrder
+from trainyard_torch.mesh import Parallelism, data_shard, submesh
 
 if TYPE_CHECKING:
     from trainyard_torch.data import MicroBatch

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,6 +73,14 @@ def test_exits_are_those_of_python(tmp_path: Path, script: str, code: int) -> No
         check=False,
     )
     assert (made.returncode, made.stderr) == (code, b"")
+
+
+def test_two_copies_do_not_ask_each_other(tmp_path: Path) -> None:
+    """A user's path has the agent's source, or that of another release."""
+    copy = shutil.copytree(AGENT_SOURCE, tmp_path / "copy")
+    fake_torch(tmp_path / "installed")
+    path = os.pathsep.join(map(str, (AGENT_SOURCE, copy, tmp_path / "installed")))
+    assert record_of(tmp_path, "import torch.distributed", PYTHONPATH=path)["code"] == 0
 
 
 def test_traceback_is_recorded(tmp_path: Path) -> None:
@@ -166,3 +175,23 @@ def test_accelerate_without_a_group_is_recorded(tmp_path: Path) -> None:
 def test_record_is_json_whatever_it_holds(tmp_path: Path) -> None:
     recorded = record_of(tmp_path, r"raise ValueError('a \"quoted\" \\ text\x01\n\udcff ü')")
     assert 'ValueError: a "quoted" \\ text\x01\n' in recorded["text"]
+
+
+@pytest.mark.parametrize(
+    ("release", "left"), [("2.8.0", ["new", "old"]), ("2.9.1+cu128", ["new"]), ("2.11.0a0", ["new"])]
+)
+def test_settings_that_torch_renamed_have_one_name(tmp_path: Path, release: str, left: list[str]) -> None:
+    """A newer torch warns of the old name in each rank. A value that somebody gave to the old one alone stays."""
+    fake_torch(tmp_path)
+    (tmp_path / "torch/__init__.py").write_text(f"__version__ = {release!r}")
+    names = {
+        "new": "TORCH_FR_BUFFER_SIZE",
+        "old": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "own": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    }
+    script = (
+        "import os, sys, torch.distributed as dist; dist.init_process_group('gloo', rank=0, world_size=1)\n"
+        f"sys.exit(sum(1 << at for at, name in enumerate({[*names.values()]}) if name in os.environ))"
+    )
+    code = record_of(tmp_path, script, **dict.fromkeys(names.values(), "1"))["code"]
+    assert [name for at, name in enumerate(names) if code & 1 << at] == [*left, "own"]

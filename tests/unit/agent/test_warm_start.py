@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.agent.agent_process import is_alive
+from tests.unit.agent.fake_jax import fake_jax
 from tests.unit.agent.fake_operator import FakeOperator
+from tests.unit.agent.fake_torch import fake_torch
 from tests.unit.agent.warm_start_run import NOT_READY, READY, WarmStartRun, run_attempt
 from trainyard_agent.processes import descendants
 
@@ -43,6 +45,25 @@ def test_installed_packages_are_imported_once(program: Path, folder: Path, opera
     imports = (folder / "imports").read_text().split()
     assert (value, imports[0], imports[2:]) == ("7", "heavy", ["own", pid])
     assert imports[1] != pid
+
+
+@pytest.mark.parametrize("name", ["torch.distributed", "jax", "accelerate.state"])
+def test_observed_frameworks_are_imported_once(program: Path, folder: Path, operator: FakeOperator, name: str) -> None:
+    environment = install(folder, "import os\npid = os.getpid()")
+    installed = folder / "lib/site-packages"
+    fake_torch(installed)
+    fake_jax(installed)
+    (installed / "accelerate").mkdir()
+    (installed / "accelerate/state.py").write_text("class PartialState: pass")
+    (folder / "script.py").write_text(f"import heavy, {name}\nimport os\nprint(heavy.pid == os.getpid())")
+    words = sys.executable, "script.py"
+    run = WarmStartRun(program, folder, operator, *words, JAX_COORDINATOR_ADDRESS="first:1", **environment)
+    try:
+        assert READY in run.wait_until_ready()
+        outcome = run.finish(JAX_COORDINATOR_ADDRESS="second:1")
+    finally:
+        run.agent.kill()
+    assert (outcome.code, outcome.output) == (0, "False\n")
 
 
 def test_import_archive_may_stay_open(program: Path, folder: Path, operator: FakeOperator) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from trainyard.api.base import Time
-from trainyard.api.spec import CleanPods, Framework, Success, TrainingJobSpec
+from trainyard.api.spec import CleanPods, Framework, TrainingJobSpec
 from trainyard.api.status import Condition, ConditionType as C, TrainingJobStatus
 
 TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "main"}]}}
@@ -44,7 +44,7 @@ def test_minimal_spec_gets_the_defaults() -> None:
     assert (spec.framework, spec.replicas, spec.processes_per_replica) == (Framework.TORCH, 1, "auto")
     assert (spec.recovery.max_restarts, spec.managed_by) == (10, None)
     assert (spec.lifecycle.suspend, spec.lifecycle.clean_pods) == (False, CleanPods.RUNNING)
-    assert spec.lifecycle.success is Success.ALL_WORKERS
+    assert spec.lifecycle.success is None
     assert spec.parallelism is None
 
 

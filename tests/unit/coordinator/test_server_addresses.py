@@ -73,3 +73,24 @@ async def test_address_of_another_attempt_does_not_count(coordinator: RunningCoo
     decide(coordinator)
     _, word = await waits
     assert word["environment"]["LIGHTGBM_MACHINES"] == "10.0.0.7:12401,10.0.0.8:12401,10.0.0.10:12401"
+
+
+async def test_agents_of_mpi_share_a_secret(coordinator: RunningCoordinator) -> None:
+    coordinator.scene = coordinator.scene.with_spec(framework="mpi").with_status(running_time=NOW)
+    coordinator.place("10.0.0.7", "10.0.0.8", "10.0.0.9")
+
+    async def answer(pod: str) -> dict[str, Any]:
+        body = {**WAITING, "attempt": 1}
+        _, word = await coordinator.post(body, coordinator.token(pod), SYNC_PATH)
+        return word
+
+    first, second = await answer("pod-0-1"), await answer("pod-1-1")
+    assert first["secret"] == second["secret"]
+    assert len(first["secret"]) == 64
+    assert first["environment"]["TRAINYARD_WORKER_ADDRESSES"] == "10.0.0.7,10.0.0.8,10.0.0.9"
+    assert first["secret"] not in first["environment"].values()
+    secrets = {coordinator.server.certificate.attempt_secret(uid, n) for uid in ("a", "b", UID) for n in (1, 2)}
+    assert len(secrets) == 6
+    assert first["secret"] in secrets
+    coordinator.scene = coordinator.scene.with_spec(framework="lightgbm")
+    assert "secret" not in await answer("pod-0-1")

@@ -57,8 +57,9 @@ def worker(job: Json) -> Json:
 def program(job: Json) -> Path:
     """Where the program that it starts lies in the repository."""
     *start, path = worker(job)["command"]
-    deepspeed, launcher = ["deepspeed"], ["python3", "-m", "accelerate.commands.launch"]
-    assert start in ([deepspeed] if job["spec"]["framework"] == "deepspeed" else [["python3"], launcher])
+    launchers = {"deepspeed": ["deepspeed"], "mpi": ["mpirun", "python3", "-m", "mpi4py"]}
+    accelerate = ["python3", "-m", "accelerate.commands.launch"]
+    assert start in (accelerate, launchers.get(job["spec"]["framework"], ["python3"]))
     folder, _, name = str(path).rpartition("/")
     assert folder == MOUNT["mountPath"]
     return RECIPES / name
@@ -155,7 +156,9 @@ def test_page_lists_every_job_and_its_ranks() -> None:
     )
     specs = {name: job["spec"] for name, job in OF_RECIPES.items()}
     assert {name: int(ranks) for name, ranks in losses} == {
-        name: spec["replicas"] * spec["processesPerReplica"] for name, spec in specs.items()
+        name: spec["replicas"] * spec["processesPerReplica"]
+        + sum(role.get("replicas", 1) for role in spec.get("roles", ()))
+        for name, spec in specs.items()
     }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
+from trainyard_agent import mpi
 from trainyard_agent.coordinated_stop import CoordinatedStop
+from trainyard_agent.daemon_command import DaemonCommand
 from trainyard_agent.deepspeed import Ranks, ranks, variables_beside_torchrun
 from trainyard_agent.gpu import has_gpu
 from trainyard_agent.group import Group
@@ -16,8 +18,10 @@ from trainyard_agent.hang_diagnosis import Observers
 from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.launchers import placed
 from trainyard_agent.memory import Kills
+from trainyard_agent.mpi_supervisor import MpiSupervisor
 from trainyard_agent.nccl_network import SUBSYSTEMS_VARIABLE, NcclLines
 from trainyard_agent.operator_link import Failure, OperatorLink
+from trainyard_agent.peers import Peers
 from trainyard_agent.program import parse
 from trainyard_agent.progress_files import Progress, shared_variables
 from trainyard_agent.rank_defaults import network_variables, rank_defaults
@@ -31,6 +35,7 @@ from trainyard_agent.ranks import (
     restart_grace_seconds,
 )
 from trainyard_agent.recorder import Recorder, defaults
+from trainyard_agent.remote_starts import RemoteStarts
 from trainyard_agent.reporter import Reporter
 from trainyard_agent.spawn import UNSTARTABLE_CODES
 from trainyard_agent.supervisor import Supervisor
@@ -86,13 +91,16 @@ class Attempt:
         log: Callable[[str], None],
         warm: WarmStart | None = None,
         reporting_ranks: set[int] | None = None,
+        secret: str = "",
     ) -> None:
+        """`secret`: that of the attempt, with which the workers of an MPI job start daemons in each other."""
         self._command, self._environment, self._group, self._log = command, environment, group, log
         self._warm = warm
         self._place, self._hang_seconds = place(environment), hang_seconds(environment)
         self._grace_seconds, self._restart_grace = grace_seconds(environment), restart_grace_seconds(environment)
         self._fail_hidden = hidden_failures_fail(environment)
         self._reporting_ranks = set[int]() if reporting_ranks is None else reporting_ranks
+        self._members = mpi.members(environment, self._place, secret)
         self._kills = Kills()
         self._nccl = NcclLines()
 
@@ -112,9 +120,18 @@ class Attempt:
             )
             recorder = stack.enter_context(Recorder(self._environment, self._place, self._log))
             records = stack.enter_context(
-                RankRecords(progress.folder, runs_ranks=runs_ranks, roots=lambda: [*self._group.pids.values()])
+                RankRecords(
+                    progress.folder,
+                    runs_ranks=runs_ranks,
+                    roots=lambda: self._group.running_pids,
+                    watcher=self._group if mpi.is_mpi(self._environment) else None,
+                )
             )
-            if (error := self._start({**recorder.variables, **records.variables}, progress)) is not None:
+            try:
+                shared = {**recorder.variables, **records.variables, **self._enter_mpi(stack)}
+                remote = self._enter_remote_starts(stack, shared, progress)
+                self._start(shared, progress)
+            except OSError as error:
                 return Outcome(self._start_failure(error, link))
             self.prepare(delay=True)
             reporter = stack.enter_context(
@@ -132,7 +149,9 @@ class Attempt:
             folder = None if launcher else progress.folder
             stop = CoordinatedStop(folder, self._place, self._grace_seconds, link.report_stop, link.view)
             observers = Observers(progress, recorder, reporter, records, IdleWatch(self._hang_seconds))
-            supervisor = Supervisor(self._group, self._place, observers, stop, self._kills, link, self._log)
+            supervisor = self._supervisor(
+                remote, self._group, self._place, observers, stop, self._kills, link, self._log
+            )
             outcome = Outcome(*supervisor.run(self._restart_grace, fail_hidden=self._fail_hidden))
             if kept := recorder.summary():
                 self._log(kept)
@@ -153,23 +172,46 @@ class Attempt:
         if self._warm is not None:
             self._warm.prepare([*self._rank_environments().values()], delay=delay)
 
-    def _start(self, shared: Mapping[str, str], progress: Progress) -> OSError | None:
-        """Start the ranks. Returns the error where that is not possible. `shared`: variables that all of them get."""
+    def _enter_mpi(self, stack: ExitStack) -> Mapping[str, str]:
+        """Write what launchers of MPI need, and return their variables. Raises OSError."""
+        if not mpi.is_mpi(self._environment):
+            return {}
+        return stack.enter_context(mpi.MpiFiles(self._members, self._place)).variables(self._environment)
+
+    def _enter_remote_starts(
+        self, stack: ExitStack, shared: Mapping[str, str], progress: Progress
+    ) -> RemoteStarts | None:
+        """Listen for launchers in other workers, where there are any. Raises OSError."""
+        if self._members is None:
+            return None
+        ((rank, inherited),) = self._rank_environments().items()
+        environment = {**inherited, **progress.variables(rank), **shared}
+
+        def start(command: DaemonCommand) -> int:
+            return self._group.start_one(rank, command.words, {**environment, **command.variables})
+
+        return stack.enter_context(RemoteStarts(self._members, self._group, start, self._log, environment))
+
+    def _supervisor(self, remote: RemoteStarts | None, *parts: Any) -> Supervisor:
+        if not mpi.is_mpi(self._environment):
+            return Supervisor(*parts)
+        peers = Peers(self._members) if self._members is not None and mpi.launches(self._place) else None
+        return MpiSupervisor(*parts, remote=remote, peers=peers)
+
+    def _start(self, shared: Mapping[str, str], progress: Progress) -> None:
+        """Start the ranks. Raises OSError where that is not possible. `shared`: variables that all of them get."""
         made = self._rank_environments()
+        if self._members is not None and not mpi.launches(self._place):
+            # Its ranks are those of the daemons that the launcher asks for.
+            made = {}
         is_first = SUBSYSTEMS_VARIABLE in made.get(0, {}) and SUBSYSTEMS_VARIABLE not in self._environment
         self._group.filters = {0: self._strip_nccl} if is_first else {}
         for rank, variables in made.items():
             variables.update({**progress.variables(rank), **shared})
-        try:
-            if self._warm is None or not self._warm.start(made):
-                deepspeed = self._command.deepspeed
-                local_rank_at = deepspeed.local_rank_at if deepspeed else None
-                self._group.start(
-                    self._words(), made, starts_ranks=self._command.starts_ranks, local_rank_at=local_rank_at
-                )
-        except OSError as error:
-            return error
-        return None
+        if self._warm is None or not self._warm.start(made):
+            deepspeed = self._command.deepspeed
+            local_rank_at = deepspeed.local_rank_at if deepspeed else None
+            self._group.start(self._words(), made, starts_ranks=self._command.starts_ranks, local_rank_at=local_rank_at)
 
     def _words(self) -> Sequence[str]:
         """Return the command. A launcher gets the place of this worker."""

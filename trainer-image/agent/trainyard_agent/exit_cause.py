@@ -86,8 +86,8 @@ class Tail:
 
     @property
     def text(self) -> str:
-        """The last 32 KiB of the stream."""
-        return self._bytes[-KEPT:].decode(errors="replace")
+        """The last 32 KiB of the stream, as text: Open MPI prints null bytes beside the lines of ranks."""
+        return self._bytes[-KEPT:].replace(b"\0", b"").decode(errors="replace")
 
 
 def strip_launcher(output: str) -> str:

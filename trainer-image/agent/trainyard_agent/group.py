@@ -38,6 +38,7 @@ class Exit(NamedTuple):
     """Its exit code; 128 + n where signal n killed it."""
     output: str
     """The end of its standard error."""
+    pid: int = 0
 
 
 class _Rank(NamedTuple):
@@ -115,16 +116,23 @@ class Group:
         shares_input = len(environments) == 1 and has_input()
         self._starts_ranks = starts_ranks
         for rank, environment in environments.items():
-            ours, theirs = os.pipe()
-            try:
-                words = with_local_rank(command, local_rank_at, environment)
-                pid = spawn(words, environment, theirs, shares_input=shares_input)
-            except OSError:
-                os.close(ours)
-                raise
-            finally:
-                os.close(theirs)
-            self.adopt(rank, pid, ours)
+            words = with_local_rank(command, local_rank_at, environment)
+            self.start_one(rank, words, environment, shares_input=shares_input)
+
+    def start_one(
+        self, rank: int, words: Sequence[str], environment: Mapping[str, str], *, shares_input: bool = False
+    ) -> int:
+        """Start one more process beside those that run, and return its PID. Raises OSError where it cannot be started at all."""
+        ours, theirs = os.pipe()
+        try:
+            pid = spawn(words, environment, theirs, shares_input=shares_input)
+        except OSError:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        self.adopt(rank, pid, ours)
+        return pid
 
     def adopt(self, rank: int, pid: int, pipe: int) -> None:
         """Take up a child that runs, or has run, as a rank. `pipe`: where its standard error comes out."""
@@ -150,6 +158,11 @@ class Group:
     def pids(self) -> dict[int, int]:
         """The PIDs of the ranks that have not exited; of a launcher, its own."""
         return {each.rank: pid for pid, each in self._running.items()}
+
+    @property
+    def running_pids(self) -> set[int]:
+        """The PIDs of all processes that were started and have not exited; several may have one rank, as daemons of MPI."""
+        return {*self._running}
 
     @property
     def stopped(self) -> set[int]:
@@ -264,7 +277,7 @@ class Group:
             each = self._running.pop(pid, None)
             if each is not None:
                 self._forget(each)
-                self.exits.append(Exit(each.rank, self._signalling.ended.get(pid, code), each.tail.text))
+                self.exits.append(Exit(each.rank, self._signalling.ended.get(pid, code), each.tail.text, pid))
 
     def _pump(self, each: _Rank) -> bool:
         """Pass on what a rank has printed. Returns whether there may be more."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from trainyard_agent.attempt import Command
 from trainyard_agent.container_restart import ContainerRestart
 from trainyard_agent.group import Group
+from trainyard_agent.mpi import members
 from trainyard_agent.orders import waits_at_start
 from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState
@@ -69,6 +70,8 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         restart_grace_seconds(os.environ)
         hidden_failures_fail(os.environ)
         rank_variables(os.environ)
+        if not wait:
+            members(os.environ, own_place, "")
     except SettingError as error:
         return _reject(str(error))
     raise_file_limit()

@@ -77,6 +77,12 @@ class Order(NamedTuple):
     """Whether the attempt before ended because a rank hung."""
     stacks: str = ""
     """The request for the stacks of the ranks; empty where there is none."""
+    secret: str = ""
+    """That of the attempt, where its workers start processes in each other."""
+
+    def __repr__(self) -> str:  # type: ignore[explicit-override]  # no typing_extensions here
+        """Return what may be logged."""
+        return f"Order(attempt={self.attempt}, run={self.run})"
 
 
 def sync_request(
@@ -190,11 +196,9 @@ def parse_order(answer: object) -> Order:
             raise ValueError(f"environment has {name[:64]!r}, which is not a variable name")
         if not isinstance(value, str) or "\0" in value or not _is_encodable(value):
             raise ValueError(f"the value of environment.{name[:64]} is not a string")
-    stacks = answer.get("stacks", "")
-    if not isinstance(stacks, str):
-        raise ValueError("stacks is not a string")  # noqa: TRY004 - an error of the message, not of the program
+    stacks, secret = (_parse_text(answer, name) for name in ("stacks", "secret"))
     variables = {**environment, "TRAINYARD_ATTEMPT": str(attempt)}
-    return Order(attempt, run, variables, *_parse_stop(answer.get("stop")), restart, hung, stacks)
+    return Order(attempt, run, variables, *_parse_stop(answer.get("stop")), restart, hung, stacks, secret)
 
 
 def parse_report_pause(answer: Mapping[str, object]) -> float:
@@ -218,6 +222,13 @@ def parse_retry_delay(answer: object) -> float:
     if isinstance(after, bool) or not isinstance(after, (int, float)) or math.isnan(after):
         return 0.0
     return float(min(MAX_RETRY_AFTER_SECONDS, max(0.0, after)))
+
+
+def _parse_text(answer: Mapping[str, object], name: str) -> str:
+    text = answer.get(name, "")
+    if not isinstance(text, str):
+        raise ValueError(f"{name} is not a string")  # noqa: TRY004 - an error of the message, not of the program
+    return text
 
 
 def _parse_stop(stop: object) -> tuple[bool, int | None]:

@@ -14,6 +14,7 @@ from signal import Signals
 from typing import NamedTuple, Optional
 
 from trainyard_agent import processes
+from trainyard_agent.group import Group
 from trainyard_agent.rank_record_file import Membership, RankRecord, read_record
 from trainyard_agent.ranks import MAX_PROCESSES
 from trainyard_agent.unobserved_programs import UnobservedPrograms
@@ -55,12 +56,14 @@ class RankRecords:
         runs_ranks: bool = False,
         roots: Callable[[], Iterable[int]] = tuple,
         clock: Callable[[], float] = time.monotonic,
+        watcher: Group | None = None,
     ) -> None:
         """`folder`: where to make the folder of the records; None: there are none.
 
         `runs_ranks`: the command itself is the program of a rank, so that nothing hides how it exits.
-        `roots`: gives the processes that run the command.
+        `roots`: gives the processes that run the command. `watcher`: notices at once that a rank exits, and not only at the next look.
         """
+        self._watcher = watcher
         self._runs_ranks, self._clock = runs_ranks, clock
         self._unobserved = UnobservedPrograms(roots, MAX_RECORDS)
         self._folder = folder / "records" if folder is not None else None
@@ -71,6 +74,8 @@ class RankRecords:
         """The exit codes that the kernel has reported, and when."""
         self._gone: set[int] = set()
         """Processes that have exited with a code that the kernel does not tell."""
+        self.exits_seen = 0
+        """How many ranks have exited, as far as it is known."""
         self._looked_at = float("-inf")
         self._formed: FormedGroups | None = None
         self._formed_at = 0.0
@@ -89,7 +94,7 @@ class RankRecords:
 
     def __exit__(self, *_: object) -> None:
         for pidfd in self._pidfds.values():
-            os.close(pidfd)
+            self._close(pidfd)
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -230,6 +235,8 @@ class RankRecords:
                 pidfd = processes.open_pidfd(pid)
                 if pidfd is not None:
                     self._pidfds[pid] = pidfd
+                    if self._watcher is not None:
+                        self._watcher.watch_file(pidfd, lambda: self._follow_exits(self._clock()))
         for pid, pidfd in [*self._pidfds.items()]:
             code = processes.exit_code_of(pidfd, pid)
             if code is not None:
@@ -239,7 +246,13 @@ class RankRecords:
                 self._gone.add(pid)
             else:
                 continue
-            os.close(self._pidfds.pop(pid))
+            self.exits_seen += 1
+            self._close(self._pidfds.pop(pid))
+
+    def _close(self, pidfd: int) -> None:
+        if self._watcher is not None:
+            self._watcher.unwatch_file(pidfd)
+        os.close(pidfd)
 
     def _with_exit(self, record: RankRecord) -> RankRecord:
         """Return the record with the exit code of the kernel, where that is known. The time is the program's own, which is earlier."""

@@ -72,7 +72,7 @@ class Supervisor:
         group, self._restart_grace = self._group, restart_grace
         self._link.report_idle(False)  # noqa: FBT003 - the only argument
         with closing(self._stop):
-            while group.running:
+            while self._has_work:
                 self._wait()
                 spared = self._stop.update(group.terminations)
                 self._recorder.keep()
@@ -92,6 +92,11 @@ class Supervisor:
         note = None if self._failure or group.is_terminating else self._check_hidden_failure(fail=fail_hidden)
         return Result(self._failure, note=note)
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether the attempt goes on in this worker."""
+        return bool(self._group.running)
+
     def _wait(self) -> None:
         intervals = [each for each in (self._progress.interval, self._stop.interval) if each]
         self._group.wait(min(intervals, default=LOOK_SECONDS))
@@ -102,7 +107,8 @@ class Supervisor:
         if request := link.pending_stacks():
             self._diagnosis.log_running_ranks("stacks were requested")
             link.report_stacks(request)
-        if self._idle.update([*group.pids.values()]):
+        pids = [*group.pids.values()]
+        if pids and self._idle.update(pids):
             is_suspect = self._idle.is_idle and not self._progress.is_reported
             if is_suspect:
                 self._diagnosis.log_running_ranks("no rank does anything")
@@ -126,7 +132,7 @@ class Supervisor:
         is_leaving = group.running and link.view().final is Final.REPLACED
         if group.failed and not (group.running and (is_leaving or self._is_stopping_together())):
             self._stop_after_failure()
-        elif group.running and link.must_stop():
+        elif self._has_work and link.must_stop():
             self._stop_by_order()
             return Result(stopped=True)
         elif group.running and not self._stop.holds and (hang := self._progress.find_hang(group.running)):
@@ -193,6 +199,10 @@ class Supervisor:
         explained = data.peer_lost or data.hardware_error or data.oom_kills or data.cause not in EXPLAINED_BY_OWN_RANKS
         return data.step is None and not explained and self._records.starts_own_ranks
 
+    def _completed(self, data: Termination, _cause: Exit) -> Termination:
+        """Return the data of a failure with what only the supervisor knows."""
+        return data._replace(cause=OWN_RANKS) if self._is_of_own_ranks(data) else data
+
     def _check_hidden_failure(self, *, fail: bool) -> str | None:
         """Fail this worker, or return its termination message, where a rank failed under the command that succeeded."""
         self._records.finish()
@@ -226,8 +236,7 @@ class Supervisor:
             data, text = Termination(Kind.SAVED, rank=rank, exit_code=SAVED, step=step), ""
         else:
             data, text = failure(rank, cause.code, output, before, after, step, ago)
-            if self._is_of_own_ranks(data):
-                data = data._replace(cause=OWN_RANKS)
+            data = self._completed(data, cause)
         # Where there is no more to say than the exit code, the kubelet takes the end of the log, standard output included.
         worth_writing = not launcher or not is_plain(data, text)
         if worth_writing:

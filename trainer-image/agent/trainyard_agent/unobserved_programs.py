@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from trainyard_agent.mpi import REMOTE_START_OPTION
 from trainyard_agent.processes import Process, arguments, environment, processes_by_pid, running_children
 from trainyard_agent.rank_record_file import MAX_NUMBER, RankRecord
 from trainyard_agent.report import RANK_VARIABLES
@@ -48,6 +49,9 @@ def _uppermost(roots: Iterable[int], table: Mapping[int, Process]) -> Iterator[t
     level: list[tuple[int, int | None]] = [(root, None) for root in roots]
     while level:
         pid, launcher = level.pop()
+        if REMOTE_START_OPTION in arguments(pid):
+            # The agent's own, in the place of ssh.
+            continue
         if not _is_python(pid):
             level += [(child, launcher) for child in running_children(pid, table)]
         elif is_launcher(pid):

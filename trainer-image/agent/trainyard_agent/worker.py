@@ -56,12 +56,16 @@ class Worker:
         self._warm = WarmStart(command.words, group, log, lambda: sync.is_active) if can_prepare else None
         self._attempt = restarts.attempt or int(environment["TRAINYARD_ATTEMPT"])
         self._grace = grace_seconds(environment)
+        # The node starts the container again, and the others go on.
+        self._restarts_alone = environment.get("TRAINYARD_RESTARTS_ALONE") == "1"
         self._reporting_ranks: set[int] = set()
         self._state = AgentState.RUNNING
         self._since = time.monotonic()
         """When the state began."""
         self._patience = SILENCE_SECONDS
         self._restarts, self._probes = restarts, probes
+        self._secret = ""
+        """That of the attempt, which no process has in its environment."""
         self._rejected: Order | None = None
         """The order that could not be carried out, which is logged once."""
 
@@ -72,14 +76,16 @@ class Worker:
         if wait:
             self._probes.hold()
             self._state = AgentState.WAITING
-            self._new_attempt(self._inherited).prepare(delay=False)
+            if self._warm is not None:
+                self._new_attempt(self._inherited).prepare(delay=False)
             environment = self._await_start()
         while environment is not None and not self._group.is_terminating:
             outcome = self._run_attempt(environment)
             if outcome.is_done:
                 return WorkerExit(0, outcome.note)
             failure = outcome.failure
-            if self._group.is_terminating or not self._sync.is_active:
+            restarts_alone = self._restarts_alone and failure is not None
+            if self._group.is_terminating or not self._sync.is_active or restarts_alone:
                 break
             self._clear()
             self._patience = FIRST_ANSWER_SECONDS
@@ -128,11 +134,13 @@ class Worker:
         return True
 
     def _report_failure(self, failure: Failure) -> None:
-        if not self._group.is_terminating:
+        if not (self._group.is_terminating or self._restarts_alone):
             self._set_state(AgentState.FAILED, failure)
 
     def _new_attempt(self, environment: Mapping[str, str]) -> Attempt:
-        return Attempt(self._command, environment, self._group, self._log, self._warm, self._reporting_ranks)
+        return Attempt(
+            self._command, environment, self._group, self._log, self._warm, self._reporting_ranks, self._secret
+        )
 
     def _await_start(self) -> Mapping[str, str] | None:
         """Wait until the ranks have to be started. Returns their environment; None where this worker has to exit."""
@@ -158,7 +166,7 @@ class Worker:
 
     def _accept(self, order: Order) -> Mapping[str, str] | None:
         """Return the environment of the ordered attempt; None, and a line in the log, where it makes no sense."""
-        environment = {**self._inherited, **order.environment}
+        environment, self._secret = {**self._inherited, **order.environment}, order.secret
         try:
             self._new_attempt(environment)
         except SettingError as error:

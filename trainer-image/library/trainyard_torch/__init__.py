@@ -44,19 +44,15 @@ if TYPE_CHECKING:
     from trainyard_torch.optim.lamb import LAMB
     from trainyard_torch.optim.lars import LARS
     from trainyard_torch.optim.schedule import LRSchedule
-    from trainyard_torch.parallel import (
-        Pipeline,
-        checkpoint_activations,
-        clip_grad_norm_,
-        context_parallel,
-        gradient_sync,
-        group_by_mesh,
-        initialize_parameters,
-        pipeline_stages,
-        replicate,
-        shard,
-        tensor_parallel,
-    )
+    from trainyard_torch.parallel.activation_checkpointing import checkpoint_activations
+    from trainyard_torch.parallel.clipping import clip_grad_norm_, group_by_mesh
+    from trainyard_torch.parallel.context_parallel import context_parallel
+    from trainyard_torch.parallel.data_parallel import replicate
+    from trainyard_torch.parallel.fully_sharded import shard
+    from trainyard_torch.parallel.gradients import gradient_sync
+    from trainyard_torch.parallel.meta_device import initialize_parameters
+    from trainyard_torch.parallel.pipeline import Pipeline, pipeline_stages
+    from trainyard_torch.parallel.tensor_parallel import tensor_parallel
     from trainyard_torch.precision import Precision
     from trainyard_torch.process_info import ProcessInfo
     from trainyard_torch.tracking.mlflow import MLflow
@@ -102,19 +98,15 @@ _WHERE = {
     "optim.lamb": ("LAMB",),
     "optim.lars": ("LARS",),
     "optim.schedule": ("LRSchedule",),
-    "parallel": (
-        "Pipeline",
-        "checkpoint_activations",
-        "clip_grad_norm_",
-        "context_parallel",
-        "gradient_sync",
-        "group_by_mesh",
-        "initialize_parameters",
-        "pipeline_stages",
-        "replicate",
-        "shard",
-        "tensor_parallel",
-    ),
+    "parallel.activation_checkpointing": ("checkpoint_activations",),
+    "parallel.clipping": ("clip_grad_norm_", "group_by_mesh"),
+    "parallel.context_parallel": ("context_parallel",),
+    "parallel.data_parallel": ("replicate",),
+    "parallel.fully_sharded": ("shard",),
+    "parallel.gradients": ("gradient_sync",),
+    "parallel.meta_device": ("initialize_parameters",),
+    "parallel.pipeline": ("Pipeline", "pipeline_stages"),
+    "parallel.tensor_parallel": ("tensor_parallel",),
     "non_finite": ("NonFiniteError", "NonFinitePolicy"),
     "precision": ("Precision",),
     "process_info": ("ProcessInfo",),

@@ -196,7 +196,7 @@ def start(
     _seed_all(seed)
     if deterministic:
         use_deterministic_algorithms()
-    os.environ.update(flight_recorder(os.environ))
+    os.environ.update(flight_recorder(os.environ, torch.__version__))
     given = timeout or default_timeout(os.environ)
     _join(process, where, given)
     # The agent receives signals for the ranks that it has started. Only the main thread may set handlers.

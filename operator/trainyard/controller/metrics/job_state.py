@@ -10,7 +10,7 @@ JOB = ["namespace", "name"]
 
 
 def state_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
-    """Yield five series for each job, and one more if it holds accelerators."""
+    """Yield five series for each job, one more if it holds accelerators, and three for each role if it has other roles than workers."""
     phase = GaugeMetricFamily("trainyard_job_phase", "1 for the phase of the job", labels=[*JOB, "phase"])
     attempt = GaugeMetricFamily("trainyard_job_attempt", "Number of the current attempt", labels=JOB)
     restarts = CounterMetricFamily(
@@ -22,6 +22,22 @@ def state_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
         "trainyard_job_accelerators",
         "GPUs and other accelerators that the pods of a job hold; only for jobs that request any",
         labels=JOB,
+    )
+    by_role = [*JOB, "role"]
+    members = GaugeMetricFamily(
+        "trainyard_job_role_replicas",
+        "Desired members of a role; only for jobs that have other roles than workers",
+        labels=by_role,
+    )
+    ready = GaugeMetricFamily(
+        "trainyard_job_role_ready_replicas",
+        "Members of a role that are ready or have succeeded; only for jobs that have other roles than workers",
+        labels=by_role,
+    )
+    alone = CounterMetricFamily(
+        "trainyard_job_role_container_restarts",
+        "Restarts of containers while the group went on; only for jobs that have other roles than workers",
+        labels=by_role,
     )
     for record in records:
         if record.category is None:
@@ -38,4 +54,8 @@ def state_metrics(records: Iterable[JobRecord]) -> Iterator[Metric]:
             restarts.add_metric([*job_labels, cause], count)
         if record.accelerators:
             accelerators.add_metric(job_labels, record.accelerators)
-    yield from (phase, attempt, restarts, accelerators)
+        for role in record.roles:
+            members.add_metric([*job_labels, role.name], role.replicas)
+            ready.add_metric([*job_labels, role.name], role.ready_replicas)
+            alone.add_metric([*job_labels, role.name], role.restarts)
+    yield from (phase, attempt, restarts, accelerators, members, ready, alone)

@@ -135,8 +135,8 @@ class Executor:
         match action:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
-            case CreateWorker(index, attempt, workers):
-                worker = Worker(job, index, attempt, workers)
+            case CreateWorker(index, attempt, workers, recreated):
+                worker = Worker(job.of_member(index), index, attempt, workers, recreated=recreated)
                 return lambda: self._create_worker(job, worker)
             case DeletePod(name, uid, reason):
                 return lambda: self._delete(job, PODS, name, uid, reason)

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
+from trainyard.api.roles import member_index
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.controller.bootstrap.logs import set_log_context
@@ -225,18 +226,19 @@ class Reconciler:
         """
         if not any(event.reason is Reason.WORKERS_CREATED for event in decided.events):
             return []
-        worker = Worker(job, 0, decided.status.attempt, job.spec.replicas)
+        first = [0, *(member_index(role.name, 0) for role in job.spec.roles)]
+        workers = [Worker(job.of_member(i), i, decided.status.attempt, job.spec.replicas) for i in first]
         warnings = []
-        if names := user_set_identity(worker):
+        if names := sorted({name for worker in workers for name in user_set_identity(worker)}):
             note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
             warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
-        if note := hidden_devices(worker):
-            warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
-        if self.executor.agent is not None and (note := unused_input(worker)):
+        notes = filter(None, dict.fromkeys(map(hidden_devices, workers)))
+        warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in notes]
+        if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
-        if note := unplaced_launcher(worker, has_agent=self.executor.agent is not None):
+        if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):
             warnings.append(Event("Warning", Reason.GROUPS_SPLIT, note))
-        if job.spec.framework is Framework.MEGATRON and (note := unfit_sizes(worker)):
+        if job.spec.framework is Framework.MEGATRON and (note := unfit_sizes(workers[0])):
             warnings.append(Event("Warning", Reason.INVALID_SPEC, note))
         return warnings
 

@@ -11,8 +11,10 @@ from pydantic import ValidationError
 
 from trainyard.api.constants import ANNOTATION_DUMP_STACKS, CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
 from trainyard.api.progress import Goodput, Progress
+from trainyard.api.roles import member_index
 from trainyard.api.spec import Framework
 from trainyard.api.status import Avoidance, ConditionType, Phase, Restarts, TrainingJobStatus
+from trainyard.api.worker_status import RoleStatus
 from trainyard.domain.progress.stragglers import confirmed
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, DeviceProcesses, accelerators
 from trainyard.domain.state.object_names import worker_pod
@@ -68,6 +70,8 @@ class JobRecord:
     """Whether no rank does anything, from its status."""
     accelerators: int = 0
     """How many accelerators its pods hold, from its status."""
+    roles: tuple[RoleStatus, ...] = ()
+    """The members of each role, from its status; empty in a group of workers alone."""
     restarts: Restarts = NO_RESTARTS
     """Restarts by cause, from its status."""
     accelerator_table: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
@@ -167,7 +171,10 @@ def _without_template(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     Its spec cannot change any more, except for its lifecycle, and it creates no pods.
     """
     first = spec["template"]["spec"]["containers"][0]
-    return {**spec, "template": {"spec": {"containers": [{"name": first.get("name", ""), "image": ""}]}}}
+    kept = {**spec, "template": {"spec": {"containers": [{"name": first.get("name", ""), "image": ""}]}}}
+    if roles := spec.get("roles"):
+        kept["roles"] = [{name: role[name] for name in ("name", "replicas") if name in role} for role in roles]
+    return kept
 
 
 def _problem(error: Exception) -> str:
@@ -182,8 +189,6 @@ def _problem(error: Exception) -> str:
 def _with_summary(record: JobRecord, view: JobView) -> JobRecord:
     """Return the record with the values that metrics and logs need of the readable job."""
     status, group_size = view.status, view.status.size or view.spec.replicas
-    containers, table = view.spec.template["spec"]["containers"], record.accelerator_table
-    per_pod = sum(accelerators(container, table) for container in containers)
     return replace(
         record,
         category=(status.phase, view.spec.framework),
@@ -194,10 +199,24 @@ def _with_summary(record: JobRecord, view: JobView) -> JobRecord:
         progress=status.progress,
         active_since=status.internal.active_since,
         group_size=group_size,
-        # Joining workers may not be scheduled yet; a finished job holds nothing.
-        accelerators=0 if status.finished else min(status.replicas, group_size) * per_pod,
+        roles=tuple(status.roles),
+        # A finished job holds nothing.
+        accelerators=0 if status.finished else _accelerators(view, group_size, record.accelerator_table),
         restarts=status.restarts,
         hang_suspected=status.holds(ConditionType.HANG_SUSPECTED),
+    )
+
+
+def _accelerators(view: JobView, group_size: int, table: AcceleratorTable) -> int:
+    """Return the accelerators of the pods of an active job. Joining workers may not be scheduled yet."""
+    # Members of roles have pods while workers have.
+    pods = {0: min(view.status.replicas, group_size)}
+    if view.status.replicas:
+        pods |= {member_index(role.name, 0): role.replicas for role in view.spec.roles}
+    return sum(
+        number * accelerators(container, table)
+        for index, number in pods.items()
+        for container in view.of_member(index).spec.template["spec"]["containers"]
     )
 
 
@@ -205,7 +224,7 @@ def pod_record(raw: Mapping[str, Any]) -> PodView:
     """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job."""
     pod = pod_view(raw)
     job = _check_owner(raw)
-    if pod.name != worker_pod(job["name"], pod.index, pod.attempt):
+    if pod.name != worker_pod(job["name"], pod.index, pod.attempt, pod.recreated):
         # For example a copy for debugging: it would count as the worker whose index it has in its name.
         raise ValueError(f"{pod.name} is not the name of a worker of {job['name']}")
     return pod

@@ -119,6 +119,8 @@ def _silence_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelta 
     if (
         agent.left_at is None
         or agent.state is AgentState.ENDED
+        # Its node may restart the container after minutes.
+        or (snapshot.job.is_lone(pod.index) and not agent.vanished)
         or (agent.state is AgentState.RESTARTING and not agent.vanished)
     ):
         return None
@@ -139,7 +141,7 @@ def _first_contact_time_left(snapshot: Snapshot, pod: PodView, now: datetime) ->
     if not pod.running or connected_since is None or up_since is None or not snapshot.expects_agents:
         return None
     ends = (agent.exit for each in snapshot.current if (agent := snapshot.agents.get(each.uid)) and agent.exit)
-    lost = any(end.is_consequence for end in ends) and snapshot.job.status.has(pod.index, pod.attempt)
+    lost = any(end.is_consequence for end in ends) and snapshot.job.status.has(pod.index, pod.attempt, pod.recreated)
     return ABSENT_AGENT_TIMEOUT - (now - max(connected_since, _expected_since(pod, up_since, now))) if lost else None
 
 
@@ -153,7 +155,7 @@ def _exit_time_left(snapshot: Snapshot, pod: PodView, now: datetime) -> timedelt
 
 def _merge(snapshot: Snapshot, pod: PodView, now: datetime) -> PodView:
     """Return the pod as the first rule that applies sees it."""
-    if not snapshot.job.status.has(pod.index, pod.attempt):
+    if not snapshot.job.status.has(pod.index, pod.attempt, pod.recreated):
         return replace(pod, idle=True) if _is_idle(snapshot, pod, now) else pod
     return next((merged for rule in RULES if (merged := rule(snapshot, pod, now))), pod)
 

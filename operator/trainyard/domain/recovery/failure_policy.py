@@ -91,7 +91,7 @@ def _classify(cause: Cause, job: JobView, now: datetime) -> Failure:
     ruling = (
         Ruling(Action.IGNORE, "coordinated stop")
         if requested
-        else foreign_init_container(cause, job.spec) or match_rules(cause, job.spec.recovery)
+        else foreign_init_container(cause, job.spec) or match_rules(cause, job.spec)
     )
     repeated = ignored_too_often(ruling, job.status, cause, now)
     if repeated:
@@ -144,7 +144,7 @@ def _out_of_memory(failure: Failure, end: CountedEnd) -> Limit | None:
     """The job runs out of memory repeatedly, and no rule requests a restart."""
     if not failure.cause.counted or failure.ruling.why:
         return None
-    advice = memory_advice(end.budget, failure.job.spec, failure.cause)
+    advice = memory_advice(end.budget, failure.job.of_member(failure.cause.index).spec, failure.cause)
     return Limit(Reason.NON_RETRYABLE, advice) if advice else None
 
 

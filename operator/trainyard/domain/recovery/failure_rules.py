@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from trainyard.api.constants import AGENT
 from trainyard.api.internal_status import RestartBudget
-from trainyard.api.recovery import MEANINGS, SIGBUS_CODE, Action, Meaning, Recovery, Rule
+from trainyard.api.recovery import FRAMEWORK_MEANINGS, MEANINGS, SIGBUS_CODE, Action, Meaning, Rule
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.recovery.restart_budget import STABLE_RUN, got_further
@@ -32,18 +32,18 @@ class Ruling:
     """How to get past the failure of the job, as a sentence without its full stop."""
 
 
-def match_rules(cause: Cause, recovery: Recovery) -> Ruling:
+def match_rules(cause: Cause, spec: TrainingJobSpec) -> Ruling:
     """Return the action of the first rule that matches `cause`; Restart if none does."""
     pod = cause.pod
     if pod is None:
         return Ruling(Action.RESTART)
     # The exit of a program that was asked to stop says nothing about the reason for the request.
     end = cause.failed_exit
-    for number, rule in enumerate(recovery.rules):
+    for number, rule in enumerate(spec.recovery.rules):
         if _applies(rule, pod, end):
             return Ruling(rule.action, f"recovery.rules[{number}] says {rule.action}")
     if end:
-        for meaning in MEANINGS:
+        for meaning in (*FRAMEWORK_MEANINGS.get(spec.framework, ()), *MEANINGS):
             if end.code in meaning.codes:
                 why = f"exit code {end.code}: {_lowered(meaning.text)}"
                 return Ruling(meaning.action, why, by_code=True, remedy=_remedy(meaning))

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from trainyard.api.base import increment
 from trainyard.api.internal_status import RestartBudget
 from trainyard.api.recovery import Recovery
+from trainyard.api.roles import is_worker
 from trainyard.api.status import LastFailure, Restarts, StatusChanges, TrainingJobStatus
 from trainyard.domain.recovery.repeated_failures import count_repeat, kept_repeat
 from trainyard.domain.recovery.root_cause import Cause, describe_culprit
@@ -128,7 +129,10 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
     why = end or pod.disruption or pod.issue or PodIssue(cause.reason, "")
     message, at = why.message, pod
     rank = end.rank if end else None
-    if rank is None and job.processes == 1:
+    if not is_worker(pod.index):
+        # The number of a rank would be taken for a worker's.
+        rank = None
+    elif rank is None and job.processes == 1:
         rank = pod.index
     if culprit := cause.culprit:
         at, rank = culprit.pod, culprit.rank

@@ -8,6 +8,7 @@ from trainyard.api.agent_protocol import AgentState
 from trainyard.api.base import increment
 from trainyard.api.internal_status import MAX_REPLACEMENTS, Group, Replacement
 from trainyard.api.recovery import RestartScope
+from trainyard.api.roles import is_worker
 from trainyard.api.status import Avoidance, SuspectNode, TrainingJobStatus
 from trainyard.domain.decisions import ALL_WORKERS
 from trainyard.domain.recovery.repeated_failures import is_repeated
@@ -19,6 +20,7 @@ from trainyard.domain.recovery.restart_budget import (
 )
 from trainyard.domain.recovery.root_cause import Cause
 from trainyard.domain.state.job_template import has_fixed_values
+from trainyard.domain.state.roles import member
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_ranges import consecutive
 from trainyard.domain.state.worker_views import PodView
@@ -53,7 +55,7 @@ def choose_restart_scope(
 
     `suspects`: the suspect nodes, that of `cause` included. `ran`: for how long all workers ran.
     """
-    status, workers = snapshot.job.status, set(range(snapshot.size.desired))
+    status, workers = snapshot.job.status, set(snapshot.job.members(snapshot.size.desired))
     culprit = cause.culprit.pod.index if cause.culprit else cause.index
     progressed = _progressed(status, cause, ran)
     least = _least_scope(snapshot.job, cause, progressed=progressed)
@@ -76,7 +78,7 @@ def describe_restart(decision: RestartDecision, workers: int) -> str:
         return ALL_WORKERS
     if decision.container is not None:
         others = " and the other workers' processes in place" if workers > 1 else ""
-        return f"restarting the container of worker {decision.container}{others}"
+        return f"restarting the container of {member(decision.container)}{others}"
     if decision.scope is RestartScope.PROCESS:
         return "restarting processes in place"
     why = _describe_disconnected(decision.disconnected)
@@ -102,7 +104,7 @@ def _next_group(
 ) -> Group | None:
     """Return the pods of the next attempt; None where all have to be created for it."""
     job = snapshot.job
-    if scope is RestartScope.GROUP or new_pods >= set(range(snapshot.size.desired)):
+    if scope is RestartScope.GROUP or new_pods >= set(snapshot.job.members(snapshot.size.desired)):
         return None
     if new_pods and not _can_be_joined(snapshot, new_pods):
         return None
@@ -115,9 +117,10 @@ def choose_resized_group(snapshot: Snapshot) -> tuple[Group | None, str]:
     The group is None where all pods are created again.
     """
     job, desired = snapshot.job, snapshot.size.desired
-    kept = {pod.index for pod in snapshot.current if pod.index < desired and _can_keep(snapshot, pod)}
+    members = job.members(desired)
+    kept = {pod.index for pod in snapshot.current if pod.index in members and _can_keep(snapshot, pod)}
     came = {pod.index: pod.attempt for pod in snapshot.joining if pod.index < desired and _can_keep(snapshot, pod)}
-    new = set(range(desired)) - kept - came.keys()
+    new = set(members) - kept - came.keys()
     if not kept or not job.pods_fit_other_sizes or (new and not _can_be_joined(snapshot, new)):
         return None, ALL_WORKERS
     group = _group(snapshot, came | dict.fromkeys(new, job.status.attempt + 1))
@@ -207,7 +210,9 @@ def _group(snapshot: Snapshot, others: Mapping[int, int], container: int | None 
 
 def made_of(since: int, replaced: Mapping[int, int], workers: int, container: int | None = None) -> Group | None:
     """Return the group; None where it has too many replacements. `replaced`: the attempt of each replacement, by worker."""
-    ranges = consecutive((worker for worker in replaced if worker < workers), replaced.__getitem__)
+    ranges = consecutive(
+        (worker for worker in replaced if worker < workers or not is_worker(worker)), replaced.__getitem__
+    )
     others = [_replacement(run, replaced[run[0]]) for run in ranges]
     if len(others) > MAX_REPLACEMENTS:
         return None
@@ -223,14 +228,21 @@ def _describe_disconnected(workers: AbstractSet[int]) -> str:
     if not workers:
         return ""
     few = sorted(workers)
-    listed = f"{', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''}"
-    agents = f"the agent of worker {listed} is" if len(few) == 1 else f"the agents of workers {listed} are"
+    listed = _listed(few)
+    agents = f"the agent of {listed} is" if len(few) == 1 else f"the agents of {listed} are"
     return f", because {agents} not connected,"
 
 
 def _describe_new_pods(new: AbstractSet[int]) -> str:
     few = sorted(new)
     if len(few) == 1:
-        return f"a new pod for worker {few[0]}"
-    listed = f"{', '.join(map(str, few[:8]))}{' …' if len(few) > 8 else ''}"
-    return f"new pods for {counted(len(few), 'worker')} ({listed})"
+        return f"a new pod for {member(few[0])}"
+    return f"new pods for {counted(len(few), 'worker' if all(map(is_worker, few)) else 'member')} ({_listed(few).removeprefix('workers ')})"
+
+
+def _listed(few: Sequence[int]) -> str:
+    """Return the first of these members: `workers 0, 1`, or `ps 0, worker 1`."""
+    more = " …" if len(few) > 8 else ""
+    if all(map(is_worker, few)):
+        return f"worker{'s' if len(few) > 1 else ''} {', '.join(map(str, few[:8]))}{more}"
+    return f"{', '.join(map(member, few[:8]))}{more}"

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import HANG_CODE, SIGBUS_CODE
 from trainyard.domain.progress.hang import Culprit
+from trainyard.domain.state.roles import member
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_views import PodView, State
 from trainyard.domain.wording import raised_at
@@ -92,7 +93,7 @@ def root_cause_wait_left(cause: Cause, now: datetime) -> timedelta | None:
 
 def describe(cause: Cause, attempt: int) -> str:
     """Return the cause as a sentence for people: worker, pod, node, what happened."""
-    subject, pod = f"worker {cause.index} of attempt {attempt}", cause.pod
+    subject, pod = f"{member(cause.index)} of attempt {attempt}", cause.pod
     if pod is None:
         return f"{subject}: its pod is gone"
     where = f" on {pod.node}" if pod.node else ""

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from math import gcd, lcm
 
 from trainyard.api.internal_status import Joining
+from trainyard.api.roles import is_worker
 from trainyard.api.spec import RANKS_FIT, TrainingJobSpec
 from trainyard.domain.state.snapshot import GroupSize, JobView, Snapshot
 from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodView
@@ -160,7 +161,7 @@ def largest_scheduled_size(snapshot: Snapshot, joining: Sequence[PodView], most:
     """Return the largest allowed size, up to `most`, on the nodes of the group and of `joining`; None where none exceeds `above`."""
     elastic = snapshot.job.spec.elastic
     reserved = (elastic.on_demand_replicas if elastic else None) or 0
-    scheduled = [pod.index for pod in (*snapshot.current, *joining) if is_scheduled(pod)]
+    scheduled = [pod.index for pod in (*snapshot.current_workers, *joining) if is_scheduled(pod)]
     on_demand = sum(index < reserved for index in scheduled)
     # The other workers may have spot nodes, which the first ones must not use. They give these up only where nothing else is possible.
     for capacity in (on_demand if on_demand < reserved else len(scheduled), len(scheduled)):
@@ -186,7 +187,8 @@ def capacity_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta | None
 
 def _unschedulable_workers(snapshot: Snapshot) -> list[int]:
     """Return the workers of the group without capacity; none while the scheduler has not handled one of them yet."""
-    missing, pending = snapshot.missing, [pod for pod in snapshot.current if not is_scheduled(pod)]
+    missing = [index for index in snapshot.missing if is_worker(index)]
+    pending = [pod for pod in snapshot.current_workers if not is_scheduled(pod)]
     if (missing and not snapshot.job.over_quota) or not all(map(_is_unschedulable, pending)):
         return []
     return sorted([*missing, *(pod.index for pod in pending)])
@@ -213,7 +215,7 @@ def may_scale_up(snapshot: Snapshot) -> bool:
 
 def _all_scheduled(snapshot: Snapshot) -> bool:
     """Return whether all workers of the group have a node."""
-    return sum(map(is_scheduled, snapshot.current)) >= snapshot.size.current
+    return sum(map(is_scheduled, snapshot.current_workers)) >= snapshot.size.current
 
 
 def _joining_settled(snapshot: Snapshot, indexes: range) -> bool:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from trainyard.api.base import increment
 from trainyard.api.internal_status import Joining
 from trainyard.api.reasons import Reason
+from trainyard.api.roles import is_worker
 from trainyard.api.status import ConditionType as C, StatusChanges
 from trainyard.domain.decisions import Action, CreateWorker, Event, Restart
 from trainyard.domain.recovery.restart_scope import choose_resized_group
@@ -78,7 +79,7 @@ def _joining_ended(snapshot: Snapshot) -> StatusChanges:
     before = snapshot.job.status.internal.joining
     if before is None:
         return {}
-    pods_left = any(pod.index >= before.current_size for pod in snapshot.pods)
+    pods_left = any(is_worker(pod.index) and pod.index >= before.current_size for pod in snapshot.pods)
     unused = Joining(current_size=before.current_size, target_size=before.current_size, attempt=before.attempt)
     after = unused if pods_left else None
     return {} if after == before else {"joining": after}

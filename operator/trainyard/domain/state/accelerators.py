@@ -65,6 +65,8 @@ def count_processes(
     devices = dict(_devices(pod)) | dict(_devices(main))
     kinds = {name: _lookup(name, table) for name in devices}
     counted = sum(devices[name] * each for name, each in kinds.items() if isinstance(each, int))
+    if spec.framework.has_one_process:
+        return ProcessCount(1)
     count = min(max(1, counted), MAX_PROCESSES_PER_REPLICA)
     resources = ",".join(f"{name}={number}" for name, number in sorted(devices.items()))[:MAX_RESOURCES_LENGTH]
     if stored is not None and stored.resources == resources:

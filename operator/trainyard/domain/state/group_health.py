@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainyard.api.reasons import Reason
+from trainyard.api.roles import is_worker
 from trainyard.domain.state.worker_views import UNSCHEDULABLE, PodIssue, PodView, State
 from trainyard.domain.wording import counted
 
@@ -49,23 +50,24 @@ class Health:
     """What keeps a pod from starting, without the pod and without counts; empty where nothing does."""
 
 
-def health(pods: Sequence[PodView], desired: int) -> Health:
-    """Return the state of a group of `desired` workers, of which `pods` exist: that of its least healthy worker."""
+def health(pods: Sequence[PodView], members: Sequence[int]) -> Health:
+    """Return the state of the group with these members, of which `pods` exist: that of its least healthy member."""
+    desired, thing = len(members), "worker" if all(map(is_worker, members)) else "member"
     states = [pod.state for pod in pods]
     placed, started = len(pods) - states.count(State.PENDING), sum(map(states.count, (State.RUNNING, State.SUCCEEDED)))
-    scheduled = _all_present(pods, desired) and placed == len(pods)
+    scheduled = _all_present(pods, members) and placed == len(pods)
     waiting = [pod for pod, at in zip(pods, states, strict=True) if at in {State.PENDING, State.STARTING}]
     if blocked := [(pod, pod.issue) for pod in waiting if pod.issue]:
         return _blocked(*blocked[0], others=len(blocked) - 1, scheduled=scheduled)
     if not scheduled:
         unplaced = desired - placed
         waits = "1 waits for a node" if unplaced == 1 else f"{unplaced} wait for a node"
-        message = f"{started} of {counted(desired, 'worker')} started; {waits}"
+        message = f"{started} of {counted(desired, thing)} started; {waits}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_PENDING, message=message)
     if started < desired:
-        message = f"{started} of {desired} workers have started{_late(waiting)}"
+        message = f"{started} of {desired} {thing}s have started{_late(waiting)}"
         return Health(scheduled, running=False, reason=Reason.WORKERS_STARTING, message=message)
-    who = f"all {desired} workers are running or have" if desired > 1 else "worker 0 is running or has"
+    who = f"all {desired} {thing}s are running or have" if desired > 1 else "worker 0 is running or has"
     return Health(scheduled, running=True, reason=Reason.WORKERS_RUNNING, message=f"{who} succeeded")
 
 
@@ -90,9 +92,9 @@ def _late(waiting: Sequence[PodView]) -> str:
     return f"; {runs}" if late.init_container else f"; see the events of pod {late.name}"
 
 
-def _all_present(pods: Sequence[PodView], desired: int) -> bool:
-    """Return whether each of `desired` workers has a pod."""
-    return {p.index for p in pods} >= set(range(desired))
+def _all_present(pods: Sequence[PodView], members: Sequence[int]) -> bool:
+    """Return whether each of these members has a pod."""
+    return {p.index for p in pods}.issuperset(members)
 
 
 def _reason(pod: PodView, issue: PodIssue) -> Reason:

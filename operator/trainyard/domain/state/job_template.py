@@ -18,7 +18,9 @@ from trainyard.api.spec import TrainingJobSpec
 
 HASH_CHARACTERS = 16
 USES_CLUSTER_DNS = frozenset({None, "ClusterFirst", "ClusterFirstWithHostNet"})
-OF_ATTEMPT = r"TRAINYARD_ATTEMPT|TRAINYARD_PREVIOUS_WORLD_SIZE|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID)"
+OF_ATTEMPT = (
+    r"TRAINYARD_ATTEMPT|TF_CONFIG|TRAINYARD_PREVIOUS_WORLD_SIZE|(?:PET_)?MASTER_(?:ADDR|PORT)|PET_RDZV_(?:ENDPOINT|ID)"
+)
 """Variables that have another value in each attempt."""
 OF_SIZE = r"TRAINYARD_REPLICAS|WORLD_SIZE|PET_NNODES|PET_LOCAL_ADDR"
 """Variables that have another value in a group of another size."""
@@ -29,7 +31,7 @@ FIELDS_OF_SIZE = rf"{re.escape(ANNOTATION_WORKERS)}|\A{re.escape(ALL_ANNOTATIONS
 """The label and the annotation of the same meaning, which the downward API can read. A pod keeps both for its whole life."""
 NEW_IN_EACH_ATTEMPT = frozenset({"command", "args", "env"})
 """Fields of the main container whose variables the agent renews. What the kubelet has expanded in them stays."""
-IN_ALL_NAMES = ("TRAINYARD_", "MASTER_", "PET_", "WORLD_SIZE", f"{GROUP}/", ALL_LABELS, ALL_ANNOTATIONS)
+IN_ALL_NAMES = ("TRAINYARD_", "TF_CONFIG", "MASTER_", "PET_", "WORLD_SIZE", f"{GROUP}/", ALL_LABELS, ALL_ANNOTATIONS)
 """Each of the names has one of these."""
 
 
@@ -98,6 +100,7 @@ def template_hash(spec: TrainingJobSpec) -> str:
         "processesPerReplica": spec.processes_per_replica,
         "parallelism": spec.parallelism and spec.parallelism.model_dump(mode="json", exclude_defaults=True),
         "agent": spec.recovery.agent,
+        **({"roles": [role.dump() for role in spec.roles]} if spec.roles else {}),
         # With the agent, elastic may change while the group runs.
         "elastic": spec.elastic.model_dump(mode="json", exclude_defaults=True)
         if spec.elastic and spec.recovery.agent is Agent.NONE

@@ -76,7 +76,7 @@ def pod_view(raw: Json) -> PodView:
     Index and attempt come from the name, which cannot be edited; the labels of the same meaning are for selectors.
     """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
-    index, attempt = parse_worker_pod(metadata["name"])
+    index, attempt, recreated = parse_worker_pod(metadata["name"])
     annotations = metadata.get("annotations") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     observed, restartable = _main_status(raw), is_restartable(raw)
@@ -95,6 +95,8 @@ def pod_view(raw: Json) -> PodView:
         job_uid=metadata["labels"][LABEL_JOB_UID],
         attempt=attempt,
         index=index,
+        recreated=recreated,
+        container_restarts=observed.get("restartCount", 0),
         workers=_number(annotations.get(ANNOTATION_WORKERS)),
         phase=status.get("phase", "Pending"),
         node=spec.get("nodeName"),

@@ -1,7 +1,7 @@
 """The input of a decision: a job, its pods, its Service and its agents at one moment, reduced to what decisions use."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from posixpath import basename
@@ -11,11 +11,13 @@ from trainyard.api.constants import AGENT
 from trainyard.api.internal_status import MAX_REPLACEMENTS
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Agent, RestartScope
+from trainyard.api.roles import is_worker
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
 from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
+from trainyard.domain.state.roles import role_members, role_of, rule_of, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
 
@@ -36,6 +38,8 @@ class JobView:
     auto_processes: ProcessCount | None = None
     """What `processesPerReplica: auto` means, which `spec` has as a number; None where the user set the number."""
 
+    group_hash: str = ""
+    """The template hash of the whole job, where `spec` has the template of a role; empty where it has that of the workers."""
     accelerators: int = 0
     """The accelerators that a program of the main container must see; 0: it requests none."""
 
@@ -49,6 +53,27 @@ class JobView:
         """The training processes of a worker: the number in the spec, else the accelerators of its pod, else 1."""
         number = self.spec.processes_per_replica
         return number if isinstance(number, int) else count_processes(self.spec).processes
+
+    @cached_property
+    def role_members(self) -> Sequence[int]:
+        """The indexes of the members of all roles but the workers."""
+        return role_members(self.spec)
+
+    def members(self, workers: int) -> Sequence[int]:
+        """Return the indexes of all members of a group with so many workers."""
+        return [*range(workers), *self.role_members]
+
+    def is_lone(self, index: int) -> bool:
+        """Return whether this member fails and returns alone, while the others go on."""
+        return rule_of(self.spec, index).alone
+
+    def of_member(self, index: int) -> "JobView":
+        """Return the job as the member with this index sees it: with the template and the process of its role."""
+        role = role_of(self.spec, index)
+        if role is None:
+            return self
+        spec = self.spec.evolve(template=template_of(self.spec, role), processes_per_replica=1)
+        return replace(self, spec=spec, accelerators=0, auto_processes=None, group_hash=self.template_hash)
 
     @property
     def uses_torchrun_rendezvous(self) -> bool:
@@ -65,7 +90,7 @@ class JobView:
     @cached_property
     def template_hash(self) -> str:
         """The hash of the template from which its pods are created."""
-        return template_hash(self.spec)
+        return self.group_hash or template_hash(self.spec)
 
     @property
     def over_quota(self) -> bool:
@@ -146,18 +171,35 @@ class Snapshot:
     @cached_property
     def current(self) -> tuple[PodView, ...]:
         """The pods of the current attempt, by index."""
-        has = self.job.status.has
-        return tuple(sorted((p for p in self.pods if has(p.index, p.attempt)), key=lambda p: p.index))
+        has, roles = self.job.status.has, self.job.role_members
+        pods = (
+            p for p in self.pods if has(p.index, p.attempt, p.recreated) and (is_worker(p.index) or p.index in roles)
+        )
+        return tuple(sorted(pods, key=lambda p: p.index))
+
+    @cached_property
+    def current_workers(self) -> Sequence[PodView]:
+        """The workers' pods of the current attempt, by index; none of other roles."""
+        return [pod for pod in self.current if is_worker(pod.index)]
 
     @cached_property
     def health(self) -> Health:
         """The health of the group as its pods show it, without what else it waits for."""
-        return health(self.current, self.size.desired)
+        members = self.job.members(self.size.desired)
+        if self.job.status.running_time is None:
+            return health(self.current, members)
+        # Once all have run, the group runs without those that fail alone.
+        needed = [index for index in members if not self.job.is_lone(index)] or members
+        return health([pod for pod in self.current if pod.index in needed], needed)
 
     @cached_property
     def attempt_reports(self) -> tuple[WorkerReport, ...]:
-        """The reports of the current attempt."""
-        return tuple(report for report in self.reports if report.attempt == self.job.status.attempt)
+        """The reports of the current attempt, but for those of members that go on alone: their steps are not those of the group."""
+        return tuple(
+            report
+            for report in self.reports
+            if report.attempt == self.job.status.attempt and not self.job.is_lone(report.index)
+        )
 
     @cached_property
     def agents_connected_since(self) -> datetime | None:
@@ -203,19 +245,19 @@ class Snapshot:
     def missing(self) -> Sequence[int]:
         """The desired workers without a pod of the current attempt."""
         present = {pod.index for pod in self.current}
-        return [i for i in range(self.size.desired) if i not in present]
+        return [i for i in self.job.members(self.size.desired) if i not in present]
 
     @cached_property
     def new_workers(self) -> frozenset[int]:
         """The workers whose pods are created for the current attempt. Others keep theirs."""
-        status, workers = self.job.status, {*range(self.size.desired), *(pod.index for pod in self.pods)}
+        status, workers = self.job.status, {*self.job.members(self.size.desired), *(pod.index for pod in self.pods)}
         return frozenset(i for i in workers if status.created_in_attempt(i) == status.attempt)
 
     @cached_property
     def created(self) -> Sequence[int]:
         """The workers whose pods have existed: a missing one was deleted."""
         launched = self.job.status.internal.launched_attempt == self.job.status.attempt
-        return [i for i in range(self.size.desired) if launched or i not in self.new_workers]
+        return [i for i in self.job.members(self.size.desired) if launched or i not in self.new_workers]
 
     @cached_property
     def prepared_workers(self) -> frozenset[int]:

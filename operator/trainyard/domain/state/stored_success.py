@@ -45,11 +45,12 @@ def _gone(job: JobView, index: int, workers: int) -> PodView:
     return PodView(
         uid="",
         namespace=job.namespace,
-        name=worker_pod(job.name, index, attempt),
+        name=worker_pod(job.name, index, attempt, job.status.recreated(index)),
         resource_version=0,
         job_uid=job.uid,
         attempt=attempt,
         index=index,
+        recreated=job.status.recreated(index),
         workers=workers,
         phase="Succeeded",
         ended=True,

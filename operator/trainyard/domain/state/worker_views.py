@@ -102,6 +102,10 @@ class PodView:
     """Since when that runs, by its node's clock."""
     idle: bool = False
     """Whether its agent shows that no rank runs in it any more. Only pods of other attempts have this."""
+    recreated: int = 0
+    """How often the pod was created again in its attempt, while the others went on."""
+    container_restarts: int = 0
+    """How often its node has restarted the main container."""
     gone: bool = False
     """Whether the pod does not exist any more: it stands for a worker whose success is stored."""
 

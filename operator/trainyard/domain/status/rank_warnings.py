@@ -15,6 +15,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue, soonest
+from trainyard.domain.state.roles import member
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Kind
 from trainyard.domain.state.worker_views import FormedGroups, State
@@ -61,7 +62,7 @@ def _hidden_failure(snapshot: Snapshot) -> ConditionUpdate | None:
     return SetTrue(
         C.FAILURE_HIDDEN,
         Reason.RANK_FAILURE_HIDDEN,
-        f"worker {pod.index} (pod {pod.name}{where}): {what}; {HIDDEN_FIX}",
+        f"{member(pod.index)} (pod {pod.name}{where}): {what}; {HIDDEN_FIX}",
     )
 
 

@@ -5,9 +5,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from trainyard.api.constants import ROLE_WORKER
 from trainyard.api.reasons import Reason
+from trainyard.api.roles import is_worker, role_and_number
 from trainyard.api.status import ConditionType as C, Phase, StatusChanges, TrainingJobStatus
-from trainyard.api.worker_status import WorkerStatus
+from trainyard.api.worker_status import RoleStatus, WorkerStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, PodChanges, SetFalse, SetTrue, soonest
 from trainyard.domain.progress import hang_detection, stragglers
 from trainyard.domain.recovery.agent_injection import agent_conditions
@@ -30,15 +32,16 @@ HELD_UP = frozenset(
 def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     """Return the outcome of these changes of pods, with the observed pods in the status."""
     job, status, current = snapshot.job, snapshot.job.status, snapshot.current
-    well = sum(p.ready or p.state is State.SUCCEEDED for p in current)
+    well = sum(map(_is_well, current))
     changes: StatusChanges = {
         "observed_generation": job.generation,
-        "replicas": sum(not pod.gone for pod in snapshot.pods),
-        "ready_replicas": well,
-        "selector": selector(job.uid),
+        "replicas": sum(not pod.gone and is_worker(pod.index) for pod in snapshot.pods),
+        "ready_replicas": sum(map(_is_well, snapshot.current_workers)),
+        "roles": _roles(snapshot),
+        "selector": selector(job.uid, has_roles=bool(job.role_members)),
     }
     if not status.finished:
-        changes["ready"] = f"{well}/{snapshot.size.allowed}"
+        changes["ready"] = f"{well}/{len(job.members(snapshot.size.allowed))}"
     if status.finished or status.suspended:
         return Outcome(changes, _at_rest(status), pods.actions, pods.events, soonest(pods.waits))
     straggling, waits = stragglers.straggling(snapshot, now)
@@ -76,6 +79,29 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     ]
     waits += [(p.slow_init_at - now).total_seconds() for p in current if p.slow_init_at and p.slow_init_at > now]
     return Outcome(changes, updates, pods.actions, events, soonest([*pods.waits, *waits, *hangs.waits]))
+
+
+def _roles(snapshot: Snapshot) -> list[RoleStatus]:
+    """Return how many members of each role exist and are ready; nothing where there are workers alone."""
+    roles = [(ROLE_WORKER, snapshot.size.desired), *((role.name, role.replicas) for role in snapshot.job.spec.roles)]
+    if len(roles) == 1:
+        return []
+    by_role: dict[str, list[PodView]] = {name: [] for name, _ in roles}
+    for pod in snapshot.current:
+        by_role[role_and_number(pod.index)[0]].append(pod)
+    return [
+        RoleStatus(
+            name=name,
+            replicas=number,
+            ready_replicas=sum(map(_is_well, by_role[name])),
+            restarts=sum(pod.container_restarts for pod in by_role[name] if snapshot.job.is_lone(pod.index)),
+        )
+        for name, number in roles
+    ]
+
+
+def _is_well(pod: PodView) -> bool:
+    return pod.ready or pod.state is State.SUCCEEDED
 
 
 def _accelerators_uncertain(job: JobView) -> ConditionUpdate:
@@ -233,19 +259,20 @@ def _sized(snapshot: Snapshot, resizing: str) -> list[ConditionUpdate]:
 
 def _meeting(snapshot: Snapshot, now: datetime) -> str:
     """Return the message of a group that waits for its rendezvous: ready workers, backoff, pods that have yet to end."""
-    count, desired = len(snapshot.ready_workers), snapshot.size.desired
+    count, desired = len(snapshot.ready_workers), len(snapshot.job.members(snapshot.size.desired))
+    what = "members" if snapshot.job.role_members else "workers"
     left = [pod.name for pod in snapshot.old if not pod.has_stopped]
     until = f"; waiting for pod {left[0]} of an earlier attempt to terminate" if left else ""
     begin = snapshot.job.status.internal.backoff.not_before
     at = f"; backoff until {begin:%H:%M:%S} UTC" if begin and now < begin else ""
-    return f"{count} of {desired} workers are ready for attempt {snapshot.job.status.attempt}{at}{until}"
+    return f"{count} of {desired} {what} are ready for attempt {snapshot.job.status.attempt}{at}{until}"
 
 
 def _without_node(snapshot: Snapshot, reason: Reason) -> str:
     """Return the message of Scheduled while it is False. Running has the message of the scheduler."""
-    size = snapshot.size.desired
+    size, what = len(snapshot.job.members(snapshot.size.desired)), "member" if snapshot.job.role_members else "worker"
     placed = sum(pod.state is not State.PENDING for pod in snapshot.current)
-    return f"{placed} of {counted(size, 'worker')} {'has' if size == 1 else 'have'} a node{_avoiding(snapshot.job, reason)}"
+    return f"{placed} of {counted(size, what)} {'has' if size == 1 else 'have'} a node{_avoiding(snapshot.job, reason)}"
 
 
 def _avoiding(job: JobView, reason: Reason) -> str:

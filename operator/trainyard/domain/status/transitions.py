@@ -4,13 +4,13 @@ A transition holds no actions; the next reconcile acts on the stored status (see
 the stored condition, and changes its time only with its status.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import assert_never
 
 from trainyard.api.internal_status import Backoff, Rendezvous
 from trainyard.api.reasons import Reason
-from trainyard.api.spec import Success
+from trainyard.api.roles import is_worker
 from trainyard.api.status import Condition, ConditionType as C, Phase, StatusChanges, TrainingJobStatus
 from trainyard.domain.decisions import (
     Adopt,
@@ -33,6 +33,7 @@ from trainyard.domain.progress import goodput
 from trainyard.domain.recovery.suspect_nodes import remembered
 from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.object_names import worker_host
+from trainyard.domain.state.roles import deciding, member
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_SUSPENDED, RESTARTS, inactive
 from trainyard.domain.status.rank_warnings import with_rank_warnings
@@ -149,12 +150,20 @@ def adopt(job: JobView, decision: Adopt) -> Outcome:
 
 def complete(job: JobView, workers: int, now: datetime) -> Outcome:
     """Return the transition of a job that has succeeded with so many workers."""
-    by_all = job.spec.lifecycle.success is Success.ALL_WORKERS
-    message = f"all {workers} workers succeeded" if by_all and workers > 1 else "worker 0 succeeded"
+    message = _who_succeeded(deciding(job.spec, workers))
+    size = len(job.members(workers))
     event = Event("Normal", Reason.WORKERS_SUCCEEDED, f"{message}, in attempt {job.status.attempt}")
-    changes: StatusChanges = {**_finish(job, now), "phase": Phase.COMPLETE, "ready": f"{workers}/{workers}"}
+    changes: StatusChanges = {**_finish(job, now), "phase": Phase.COMPLETE, "ready": f"{size}/{size}"}
     conditions = [*_finished(event), SetTrue(C.COMPLETE, Reason.WORKERS_SUCCEEDED, message)]
     return Outcome(changes, conditions, events=[event])
+
+
+def _who_succeeded(members: Sequence[int]) -> str:
+    """Return which members have decided about the job by their success."""
+    if len(members) == 1:
+        return f"{member(members[0])} succeeded"
+    thing = "workers" if all(map(is_worker, members)) else "members that decide"
+    return f"all {len(members)} {thing} succeeded"
 
 
 def fail(job: JobView, decision: Fail, now: datetime) -> Outcome:
@@ -164,7 +173,7 @@ def fail(job: JobView, decision: Fail, now: datetime) -> Outcome:
     changes: StatusChanges = {
         **_finish(job, now),
         "phase": Phase.FAILED,
-        "ready": f"0/{workers}",
+        "ready": f"0/{len(job.members(workers))}",
         **decision.changes,
     }
     updates = [

@@ -13,6 +13,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.domain.decisions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
+from trainyard.domain.state.roles import member
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import AgentView, PodView, State
 from trainyard.domain.wording import counted
@@ -125,9 +126,9 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
         )
     for pod, agent in _agents(snapshot):
         if pod.disruption and not pod.has_stopped:
-            return f"worker {pod.index} (pod {pod.name}) is being disrupted: {pod.disruption.reason}"
+            return f"{member(pod.index)} (pod {pod.name}) is being disrupted: {pod.disruption.reason}"
         if agent and agent.leave and agent.leave.leaving:
-            return f"worker {pod.index} (pod {pod.name}) is being terminated"
+            return f"{member(pod.index)} (pod {pod.name}) is being terminated"
     return None
 
 
@@ -147,7 +148,7 @@ def _group(snapshot: Snapshot) -> list[AgentView] | None:
     attempt = snapshot.job.status.attempt
     agents = [agent for agent in _running_agents(snapshot) if agent.attempt == attempt]
     present = {pod.index for pod in snapshot.current}
-    whole = present.issuperset(range(snapshot.size.current)) and len(agents) == len(snapshot.current)
+    whole = present.issuperset(snapshot.job.members(snapshot.size.current)) and len(agents) == len(snapshot.current)
     return agents if whole else None
 
 

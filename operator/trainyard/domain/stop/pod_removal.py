@@ -13,6 +13,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod, soonest
+from trainyard.domain.state.roles import rule_of
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
 
@@ -117,7 +118,9 @@ def _end_pod(pod: PodView, snapshot: Snapshot, policy: CleanPods, spared: str) -
                 return None if pod.stop_requested else StopPod(pod.name, pod.uid, Reason.JOB_FINISHED)
             return DeletePod(pod.name, pod.uid, Reason.JOB_FINISHED)
         case CleanPods.NONE:
-            return None
+            # A server would run for ever. Its node stops it, and the pod keeps its log.
+            endless = not rule_of(snapshot.job.spec, pod.index).ends and not pod.ended
+            return StopPod(pod.name, pod.uid, Reason.JOB_FINISHED) if endless and not pod.stop_requested else None
         case _:
             assert_never(policy)
 

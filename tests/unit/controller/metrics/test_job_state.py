@@ -11,6 +11,7 @@ from tests.unit.controller.raw_job import RAW
 from trainyard.api.internal_status import Backoff, Group
 from trainyard.api.recovery import RestartScope
 from trainyard.api.status import ConditionType, LastFailure, Phase, Restarts, TrainingJobStatus
+from trainyard.api.worker_status import RoleStatus
 from trainyard.controller.metrics.collector import CacheMetrics
 from trainyard.controller.metrics.durations import Durations
 from trainyard.controller.reconcile.caches import Caches
@@ -116,3 +117,33 @@ def test_state_of_each_job_is_exported() -> None:
     assert value("accelerators") is None, "pods that have ended are kept for their logs"
     caches.of("lab").jobs.remove("1")
     assert value("attempt") is None
+
+
+def test_roles_of_each_job_are_exported() -> None:
+    registry, caches = CollectorRegistry(), Caches.empty()
+    CacheMetrics(caches, registry, lambda: True)
+    gpu: dict[str, Any] = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
+    template = {"spec": {"containers": [{"name": "main", "image": "trainer:1", **gpu}]}}
+    roles = [{"name": "chief"}, {"name": "ps", "replicas": 3, "resources": {"limits": {"cpu": 1}}}]
+    spec = {"framework": "tensorflow", "replicas": 4, "roles": roles, "template": template}
+    seen = [RoleStatus(name="worker", replicas=4, ready_replicas=2, restarts=5)]
+    running = status(phase=Phase.RUNNING, replicas=4, roles=seen)
+    caches.of("lab").jobs.apply(job_record({**RAW, "spec": spec}).with_status(running, 9))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"trainyard_job_{name}", {"namespace": "lab", "name": "job", **labels})
+
+    names = ("role_replicas", "role_ready_replicas", "role_container_restarts_total")
+    assert [value(name, role="worker") for name in names] == [4, 2, 5]
+    assert value("accelerators") == 10, "of four workers and the chief; parameter servers have none"
+
+
+def test_finished_job_keeps_its_roles() -> None:
+    roles = [{"name": "chief", "image": "large:1"}, {"name": "ps", "replicas": 3}]
+    record = job_record({**RAW, "spec": {**RAW["spec"], "framework": "tensorflow", "roles": roles}})
+    ended = record.with_status(status(phase=Phase.COMPLETE, conditions=[condition(ConditionType.COMPLETE)]), 12)
+    assert ended.view is not None
+    assert [(role.name, role.replicas, role.image) for role in ended.view.spec.roles] == [
+        ("chief", 1, None),
+        ("ps", 3, None),
+    ]

@@ -47,6 +47,15 @@ def test_an_exit_code_without_a_rule(code: int, expected: str) -> None:
     assert outcome(running().failed(1, exit_code=code)) == expected
 
 
+@pytest.mark.parametrize(("code", "expected"), [(42, "Ignore"), (143, "Ignore"), (1, "Restart"), (127, "Fail")])
+def test_saved_tensorflow_program_has_not_failed(code: int, expected: str) -> None:
+    scene = running().with_spec(framework="tensorflow")
+    assert outcome(scene.failed(1, exit_code=code)) == expected
+    assert outcome(running().failed(1, exit_code=42)) == "Restart"
+    rules = {"rules": [{"action": "Fail", "exitCodes": [42]}]}
+    assert outcome(running().with_spec(framework="tensorflow", recovery=rules).failed(1, exit_code=42)) == "Fail"
+
+
 @pytest.mark.parametrize(
     ("rule", "applies"),
     [

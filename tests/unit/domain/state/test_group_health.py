@@ -123,4 +123,4 @@ RUNNING = job(3).running()
     ],
 )
 def test_health_of_a_group(scene: Scene, expected: Health) -> None:
-    assert health(scene.pods, 3) == expected
+    assert health(scene.pods, range(3)) == expected

@@ -40,7 +40,16 @@ def test_hands_at_the_annotation(annotations: Json | None, workers: int) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["train", "train-worker-1", "train-ps-0-1", "train-worker-a-1", "-worker-0-1x", f"train-worker-0-{10**15}"]
+    "name",
+    [
+        "train",
+        "train-worker-1",
+        "train-mayor-0-1",
+        "train-ps-1000-1",
+        "train-worker-a-1",
+        "-worker-0-1x",
+        f"train-worker-0-{10**15}",
+    ],
 )
 def test_pod_without_a_workers_name_is_none(name: str) -> None:
     with pytest.raises(ValueError, match="not the name of a worker's pod"):

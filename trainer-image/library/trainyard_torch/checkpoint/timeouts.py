@@ -12,6 +12,7 @@ import threading
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
 from typing_extensions import override
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Sink(io.RawIOBase):
                 # Its pages appear as they are used: many files are small.
                 self._chunk = memoryview(mmap.mmap(-1, CHUNK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
             part = view[begin : begin + CHUNK - self._filled]
-            self._chunk[self._filled : self._filled + len(part)] = part
+            _copy(part, self._chunk[self._filled : self._filled + len(part)])
             self._filled += len(part)
             begin += len(part)
             if self._filled == CHUNK:
@@ -122,6 +123,11 @@ class Sink(io.RawIOBase):
             except Exception as error:  # noqa: BLE001 - see above
                 # The thread may still write it.
                 self._wrong, self._chunk = error, memoryview(b"")
+
+
+def _copy(source: memoryview, target: memoryview) -> None:
+    """Copy bytes without Python's lock, which an assignment to a slice holds: the training would wait for each chunk."""
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
 
 
 class Source(io.RawIOBase):
