@@ -37,7 +37,7 @@ def named(name: str) -> Callable[[Json], None]:
         (named("my.job"), ["metadata.name", "a-z, 0-9 and -"]),
         (spec(framwork="torch"), ['unknown field "spec.framwork"']),
         (spec(lifecycle={"suspnd": True}), ['unknown field "spec.lifecycle.suspnd"']),
-        (spec(framework="pytorch"), ["spec.framework", '"torch", "deepspeed", "jax"', '"none"']),
+        (spec(framework="pytorch"), ["spec.framework", '"torch", "deepspeed", "megatron"', '"none"']),
         (spec(lifecycle={"cleanPods": "Some"}), ["spec.lifecycle.cleanPods", '"Running", "All", "None"']),
         (spec(processesPerReplica="many"), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),
         (spec(processesPerReplica=0), ["spec.processesPerReplica", "number from 1 to 1024, or auto"]),

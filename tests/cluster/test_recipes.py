@@ -73,7 +73,9 @@ RECIPES = (
     Recipe("powersgd", PICTURES, least=90),
     Recipe("large-batch", PICTURES, least=80),
     Recipe("accelerate", r"([\d.]+)% of signals", least=90, fault=Fault.KILL, more=("--steps", "600")),
+    Recipe("accelerate-launch", r"([\d.]+)% of signals", least=90, fault=Fault.DELETE, more=("--steps", "600")),
     Recipe("deepspeed", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "600")),
+    Recipe("megatron", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "3000")),
     Recipe("jax", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
     Recipe("tensorflow", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "2000")),
     Recipe(

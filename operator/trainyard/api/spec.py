@@ -49,6 +49,7 @@ class Framework(StrEnum):
 
     TORCH = "torch"
     DEEPSPEED = "deepspeed"
+    MEGATRON = "megatron"
     JAX = "jax"
     XGBOOST = "xgboost"
     LIGHTGBM = "lightgbm"
@@ -60,7 +61,7 @@ class Framework(StrEnum):
     @property
     def forms_torch_group(self) -> bool:
         """Whether the ranks form a process group of torch.distributed."""
-        return self in {Framework.TORCH, Framework.DEEPSPEED}
+        return self in {Framework.TORCH, Framework.DEEPSPEED, Framework.MEGATRON}
 
     @property
     def forms_one_group(self) -> bool:
@@ -299,8 +300,9 @@ class TrainingJobSpec(Model):
 
     framework: Framework = Framework.TORCH
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
-    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. jax: `jax.distributed.initialize()` finds
-    all processes without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
+    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. With megatron,
+    CUDA_DEVICE_MAX_CONNECTIONS is set as well, where parallel sizes need it. With jax, `jax.distributed.initialize()` finds all processes
+    without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
     With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
     With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)

@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.frameworks import boosting, jax, mpi, ray, tensorflow, torch
+from trainyard.frameworks import boosting, jax, megatron, mpi, ray, tensorflow, torch
 from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -52,6 +52,9 @@ FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
     Framework.TORCH: _TORCH,
     # The agent starts the ranks of its launcher.
     Framework.DEEPSPEED: _TORCH,
+    Framework.MEGATRON: FrameworkEnvironment(
+        torch.identity_variables, megatron.tuning_variables, torch.IDENTITY_VARIABLES
+    ),
     Framework.JAX: FrameworkEnvironment(
         jax.identity_variables, jax.tuning_variables, jax.IDENTITY_VARIABLES, jax.RANKS, jax.device_variables
     ),

@@ -13,16 +13,17 @@ from posixpath import basename
 PYTHON_NAME = re.compile(r"python[0-9.]*")
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh"})
 LAUNCHERS = frozenset(
-    {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "fabric", "lightning", "ray"}
+    {"torchrun", "accelerate", "accelerate-launch", "deepspeed", "colossalai", "composer", "fabric", "lightning", "ray"}
     | {"mpirun", "mpiexec", "orterun", "horovodrun", "srun"}
     | {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}
     | {
         "accelerate.commands.accelerate_cli",
         "deepspeed.launcher.launch",
         "lightning.fabric.cli",
+        "lightning_fabric.cli",
         "composer.cli.launcher",
     }
-    | {"horovod.runner", "horovod.runner.launch"}
+    | {"horovod.runner", "horovod.runner.launch", "tune", "torchtune._cli.tune"}
 )
 """Programs and modules that start the ranks of a worker."""
 OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})

@@ -42,10 +42,18 @@ def test_it_is_short(name: str) -> None:
 
 def test_the_image_has_the_versions_that_are_tested() -> None:
     ours, tested = pins(FOLDER / "requirements.txt"), pins(ROOT / "tests/library/requirements.txt")
-    assert {"accelerate", "deepspeed", "lightgbm", "lightning", "transformers", "xgboost-cpu"} <= ours.keys()
+    assert {
+        "accelerate",
+        "deepspeed",
+        "lightgbm",
+        "lightning",
+        "megatron-core",
+        "transformers",
+        "xgboost-cpu",
+    } <= ours.keys()
     # These are tested on the cluster alone.
     of_deepspeed = {"deepspeed", "einops", "hjson", "msgpack", "ninja", "py-cpuinfo"}
-    assert ours.keys() - tested.keys() == {*of_deepspeed, "lightgbm", "xgboost-cpu"}
+    assert ours.keys() - tested.keys() == {*of_deepspeed, "lightgbm", "megatron-core", "xgboost-cpu"}
     assert all(tested.get(package, version) == version for package, version in ours.items())
 
 

@@ -17,6 +17,7 @@ from trainyard_agent.group import Group
 from trainyard_agent.hang import MIN_GPU_LIMIT_SECONDS, MIN_LIMIT_SECONDS
 from trainyard_agent.hang_diagnosis import Observers
 from trainyard_agent.idle_watch import IdleWatch
+from trainyard_agent.launchers import placed
 from trainyard_agent.memory import Kills
 from trainyard_agent.mpi_supervisor import MpiSupervisor
 from trainyard_agent.nccl_network import SUBSYSTEMS_VARIABLE, NcclLines
@@ -218,9 +219,16 @@ class Attempt:
         if self._warm is None or not self._warm.start(made):
             deepspeed = self._command.deepspeed
             local_rank_at = deepspeed.local_rank_at if deepspeed else None
-            self._group.start(
-                self._command.words, made, starts_ranks=self._command.starts_ranks, local_rank_at=local_rank_at
-            )
+            self._group.start(self._words(), made, starts_ranks=self._command.starts_ranks, local_rank_at=local_rank_at)
+
+    def _words(self) -> Sequence[str]:
+        """Return the command. A launcher gets the place of this worker."""
+        command = self._command
+        found = placed(command.words, self._environment, self._place) if command.starts_ranks else None
+        if found is None:
+            return command.words
+        self._log(f"options added to the command of {found.launcher}: {' '.join(found.added)}")
+        return found.words
 
     def _rank_environments(self) -> dict[int, dict[str, str]]:
         """Return the environment of each process, by rank."""

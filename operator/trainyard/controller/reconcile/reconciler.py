@@ -9,6 +9,7 @@ from typing import Any
 from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
 from trainyard.api.roles import member_index
+from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.controller.bootstrap.logs import set_log_context
 from trainyard.controller.metrics.collector import JobMetrics
@@ -28,6 +29,8 @@ from trainyard.domain.status.transitions import apply_conditions
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import unused_input
 from trainyard.frameworks.environment import user_set_identity
+from trainyard.frameworks.launcher_place import unplaced_launcher
+from trainyard.frameworks.megatron import unfit_sizes
 from trainyard.frameworks.visible_devices import hidden_devices
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
@@ -233,6 +236,10 @@ class Reconciler:
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in notes]
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
+        if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):
+            warnings.append(Event("Warning", Reason.GROUPS_SPLIT, note))
+        if job.spec.framework is Framework.MEGATRON and (note := unfit_sizes(workers[0])):
+            warnings.append(Event("Warning", Reason.INVALID_SPEC, note))
         return warnings
 
     async def _report_invalid_spec(self, record: JobRecord) -> float | None:

@@ -25,6 +25,10 @@ HIDDEN_FIX = (
     "use `set -o pipefail` in bash before a pipeline, and `exec` or `&&` in place of `;`;"
     " with recovery.hiddenFailures: Fail such a worker fails"
 )
+ACCELERATE_LAUNCHERS = frozenset(
+    {"accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"}
+)
+FABRIC_LAUNCHERS = frozenset({"fabric", "lightning", "lightning.fabric.cli", "lightning_fabric.cli"})
 TORCH_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 RDMA_RESOURCES = ("rdma/*", "*/*rdma*", "*/efa", "*/hca*", "*/*roce*", "*/*infiniband*", "*/mlnx*", "*/mlx*")
 """Names of extended resources: of the shared device plugin, of SR-IOV plugins and of clouds. Administrators choose most of them."""
@@ -160,10 +164,20 @@ def _advice(job: JobView, formed: Sequence[FormedGroups], workers: int) -> str:
     ]
     if TORCH_LAUNCHERS.intersection(words):
         return "start torchrun without --standalone, --nnodes and --master_addr: it finds all workers by the variables PET_*"
-    if "accelerate" in words:
+    if FABRIC_LAUNCHERS.intersection(words):
+        return (
+            "make fabric run the command itself, without a shell before it and without --num-nodes, --node-rank and"
+            " --main-address: the agent adds them; in a shell, use"
+            f" --devices {job.processes} --num-nodes $PET_NNODES --node-rank $NODE_RANK"
+            " --main-address $MASTER_ADDR --main-port $MASTER_PORT"
+        )
+    if "tune" in words:
+        return f"start tune run with --nproc_per_node {job.processes}, and without --standalone and --nnodes"
+    if ACCELERATE_LAUNCHERS.intersection(words):
         flags = f"--num_machines {workers} --num_processes {workers * job.processes} --machine_rank $NODE_RANK"
         return (
-            "start the program with python and no launcher, or use"
+            "make accelerate launch the command itself, without a shell before it and without --num_machines: the agent adds the"
+            " place of the worker; or start the program with python and no launcher, or use"
             f" accelerate launch {flags} --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT"
         )
     if "deepspeed" in words:

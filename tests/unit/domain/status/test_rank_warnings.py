@@ -201,6 +201,9 @@ def test_completed_job_keeps_its_warning() -> None:
             "accelerate launch train.py",
             "accelerate launch --num_machines 2 --num_processes 4 --machine_rank $NODE_RANK",
         ),
+        ("fabric run --num-nodes=1 train.py", "without --num-nodes, --node-rank and"),
+        ("python -m lightning.fabric.cli train.py", "--devices 2 --num-nodes $PET_NNODES"),
+        ("tune run --standalone recipe.py --config a.yaml", "start tune run with --nproc_per_node 2"),
         ("python train.py", "call init_process_group without a rank"),
     ],
 )
