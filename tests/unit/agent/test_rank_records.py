@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.unit.agent.fake_torch import fake_torch
 from tests.unit.agent.rank_scripts import WARM_START_OFF
 from trainyard.domain.state.termination import Kind
 from trainyard_agent import processes
-from trainyard_agent.rank_record_file import RankRecord, read_record
+from trainyard_agent.rank_record_file import RankRecord
 from trainyard_agent.rank_records import FormedGroups, RankRecords
 
 ONE_RANK = {
@@ -97,39 +96,6 @@ def test_failed_rank(tmp_path: Path, exits: list[dict[str, Any]], code: int | No
     """Retried programs count by their last exit; processes that were asked to exit, and helpers, do not."""
     found = failed_after(tmp_path, *exits)
     assert (found.code if found else None) == code
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        '{"rank": 0}',
-        '{"rank": 0, "isRank": true, "owner": []}',
-        '{"rank": 0, "isRank": true, "owner": 7, "at": 1' + 400 * "0" + "}",
-    ],
-)
-def test_malformed_record_is_ignored(tmp_path: Path, text: str) -> None:
-    (tmp_path / "7").write_text(text)
-    assert read_record(tmp_path / "7", 7) is None
-
-
-def test_pipe_in_place_of_a_record_blocks_nothing(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "7")
-    done: list[RankRecord | None] = []
-    reading = threading.Thread(target=lambda: done.append(read_record(tmp_path / "7", 7)), daemon=True)
-    reading.start()
-    reading.join(5)
-    assert done == [None]
-
-
-def test_link_to_a_record_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "8").write_text('{"rank": 0, "isRank": true, "owner": 8}')
-    (tmp_path / "7").symlink_to(tmp_path / "8")
-    assert read_record(tmp_path / "8", 8) is not None
-    assert read_record(tmp_path / "7", 7) is None
 
 
 def test_kernel_reports_a_killed_rank(tmp_path: Path) -> None:
