@@ -10,7 +10,8 @@ import pytest
 
 from tests.unit.agent.worker_environment import WORKER_VARIABLES
 
-READ = "import sys; print('read', repr(sys.stdin.readline()), sys.stdin.isatty(), flush=True)"
+READ = "import os, sys; os.write(1, f'read {sys.stdin.readline()!r} {sys.stdin.isatty()}\\n'.encode())"
+"""One write: `print` makes several where Python does not buffer, and those of two ranks mix."""
 
 
 def start(program: Path, folder: Path, options: list[str], processes: int, stdin: int) -> "subprocess.Popen[str]":
