@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FOLDER_VARIABLE, OWNER_VARIABLE = "TRAINYARD_RANK_RECORDS", "TRAINYARD_RANK_PROCESS"
 FILE_VARIABLE = "TRAINYARD_PROGRESS_FILE"
+WARM_VARIABLE = "TRAINYARD_WARM_PROCESS"
+"""The agent sets it for the process from which it forks ranks. The ranks do not have it."""
 OLD_NAMES = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "TORCH_FR_DUMP_TEMP_FILE",
@@ -60,6 +62,7 @@ class Observer:
         identity = ",".join(os.environ.get(name, "") for name in IDENTITY_VARIABLES)
         owner, _, inherited = os.environ.get(OWNER_VARIABLE, "").partition(":")
         self.pid, self.program = os.getpid(), program()
+        self.is_warm_process = WARM_VARIABLE in os.environ
         self.is_helper = inherited == identity and owner != str(self.pid)
         """Whether a program has started this one that has the same rank, or none either."""
         is_first = owner in {"", str(self.pid)}
@@ -193,8 +196,8 @@ def watch_torch(observer: Observer, module: Any) -> None:
     import functools  # noqa: PLC0415 - torch has imported it
 
     original = module.init_process_group
-    # Code of the command line is no training. The warm process is such code, and what it imports may read no variable of a rank.
-    if observer.is_rank and observer.program != "-c":
+    # What the warm process imports may read no variable of a rank.
+    if observer.is_rank and not observer.is_warm_process:
         observer.record(loaded=True)
 
     @functools.wraps(original)

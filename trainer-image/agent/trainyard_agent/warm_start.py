@@ -22,6 +22,8 @@ from trainyard_agent.program import PER_RANK_PREFIXES, PER_RANK_VARIABLES, Progr
 from trainyard_agent.spawn import spawn
 
 SWITCH = "TRAINYARD_WARM_START"
+WARM_VARIABLE = "TRAINYARD_WARM_PROCESS"
+"""Set for the warm process alone: `sitecustomize.py` observes no libraries that it imports."""
 DELAY_SECONDS = 5.0
 """After the ranks' own start, which the imports must not slow down."""
 ANSWER_SECONDS = 5.0
@@ -79,7 +81,7 @@ class WarmStart:
         command = (*program.interpreter, "-c", source(), str(theirs.fileno()), json.dumps(work))
         try:
             with Path(os.devnull).open("wb") as null:
-                self._pid = spawn(command, first, null.fileno())
+                self._pid = spawn(command, {**first, WARM_VARIABLE: "1"}, null.fileno())
         except OSError:
             # The start of the ranks will fail in the same way.
             ours.close()
