@@ -152,5 +152,5 @@ def test_defaults_and_documentation_come_from_the_server(kube: Kube) -> None:
         "avoidNodes": True,
     }
     assert stored["recovery"] == {**limits, **means}
-    assert stored["lifecycle"] == {"suspend": False, "cleanPods": "Running", "success": "AllWorkers"}
+    assert stored["lifecycle"] == {"suspend": False, "cleanPods": "Running"}
     assert "How many failures may restart the job" in kube.run("explain", "tj.spec.recovery.maxRestarts")
