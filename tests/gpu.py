@@ -19,14 +19,17 @@ MARK = "pytest.mark.gpu"
 MISSING, NO_GPU = 2, 3
 
 
+def python_path() -> str:
+    """Return PYTHONPATH for the processes that import this repository's code, before what is there already."""
+    return os.pathsep.join([*(str(ROOT / path) for path in IMPORTED), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def main() -> int:
     """Run them; the exit code."""
     # Ranks are forked from a server that has imported much. A package that asks for GPUs while it is imported would break CUDA in all of them.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     # For the processes that tests start, too.
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [*(str(ROOT / path) for path in IMPORTED), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
+    os.environ["PYTHONPATH"] = python_path()
     sys.path[:0] = [str(ROOT / path) for path in IMPORTED]
     if lacking := [name for name in NEEDED if find_spec(name) is None]:
         return _end(MISSING, f"{sys.executable} lacks {', '.join(lacking)}: name another one, PYTHON=… make test-gpu")

@@ -1,4 +1,4 @@
-"""Launchers of other frameworks form one group of two workers, since the agent tells them their place."""
+"""Launchers of other frameworks form one group of two workers, since the agent adds the options for it."""
 
 import os
 import re

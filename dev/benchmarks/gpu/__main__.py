@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-ROOT = Path(__file__).parents[3]
-IMPORTED = ("trainer-image/library", "trainer-image/agent", ".")
+from tests.gpu import ROOT, python_path
+
 LIMITS = {"steps": 90, "ends": 120, "memory": 90, "checkpoints": 240, "restarts": 240, "compiling": 240}
 """The parts, and the most seconds for each."""
 MARK = "TRAINYARD_GPU_BENCHMARK"
@@ -30,19 +30,18 @@ def main() -> int:
     parser.add_argument("--certificates", type=Path, help="for restarts: ca.crt, tls.crt and tls.key for localhost")
     parser.add_argument("--output", type=Path, default=ROOT / "build/bench/gpu.jsonl")
     options = parser.parse_args()
-    paths = [*(str(ROOT / each) for each in IMPORTED), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    environment = {**os.environ, "PYTHONPATH": python_path(), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     failed = []
     with options.output.open("w") as output:
         for part in options.parts.split(","):
             if part == "restarts" and options.certificates is None:
-                print("restarts: skipped, since it needs --certificates", flush=True)  # noqa: T201
+                print("restarts: skipped, since it needs --certificates", flush=True)  # noqa: T201 - for who runs it
                 continue
             words = [str(options.certificates)] if part == "restarts" else []
             began = time.monotonic()
             code = _run([sys.executable, "-m", f"dev.benchmarks.gpu.{part}", *words], environment, LIMITS[part], output)
-            print(f"{part}: exit code {code} after {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201
+            print(f"{part}: exit code {code} after {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201 - as above
             failed += [part] if code else []
     return 1 if failed else 0
 
@@ -64,7 +63,7 @@ def _run(command: list[str], environment: dict[str, str], limit: float, output: 
         lines = written.read().splitlines()
     output.writelines(f"{line}\n" for line in lines if line.startswith("{"))
     output.flush()
-    print("\n".join(lines[-40:]), flush=True)  # noqa: T201
+    print("\n".join(lines[-40:]), flush=True)  # noqa: T201 - as above
     return code
 
 

@@ -144,7 +144,7 @@ class Measured:
 
 def main() -> int:
     """Run the command."""
-    folder = Path(tempfile.mkdtemp(prefix="trainyard-bench-", dir=os.environ.get("FOLDER", "/var/tmp")))  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix="trainyard-bench-", dir=os.environ.get("FOLDER", "/var/tmp")))  # noqa: S108 - a folder of our own in it
     memory = Path(tempfile.mkdtemp(prefix="trainyard-bench-", dir="/dev/shm"))
     try:
         with start(seed=1) as training:

@@ -15,6 +15,7 @@ from tests.unit.agent.rank_scripts import RANK_PRELUDE, WARM_START_OFF
 from trainyard_agent import channel
 from trainyard_agent.coordinator import Coordinator
 from trainyard_agent.errors import NoAnswerError
+from trainyard_agent.keepalive import KEEPALIVE
 from trainyard_agent.operator_link import Failure
 from trainyard_agent.orders import Final
 from trainyard_agent.protocol import AgentState
@@ -206,8 +207,8 @@ def test_connection_uses_keepalive(folder: Path, operator: FakeOperator) -> None
     asked = channel.Channel(Coordinator(credentials(folder, operator.port)))
     connection = asked._open(asked._operator.addresses()[0])
     try:
-        made = [connection.sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name, _ in channel.KEEPALIVE]
-        assert made == [value for _, value in channel.KEEPALIVE]
+        made = [connection.sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name, _ in KEEPALIVE]
+        assert made == [value for _, value in KEEPALIVE]
         assert connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
     finally:
         asked.close()

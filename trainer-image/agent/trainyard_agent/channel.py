@@ -12,13 +12,12 @@ from contextlib import contextmanager, suppress
 
 from trainyard_agent.coordinator import UNAVAILABLE, Address, Answer, Coordinator, receive
 from trainyard_agent.errors import CalledBackError, NoAnswerError, UntrustedError
+from trainyard_agent.keepalive import keep_alive
 from trainyard_agent.protocol import SYNC_PATH
 
 CONNECT_SECONDS = 5.0
 HOLD_SECONDS = 90.0
 """How long an answer may take: the operator answers after a minute at the latest."""
-KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000))
-"""A lost machine is noticed within 11 seconds. The last is in milliseconds, and counts from what was sent."""
 
 
 class Channel:
@@ -91,10 +90,7 @@ class Channel:
     def _open(self, address: Address) -> http.client.HTTPConnection:
         self.close()
         connection = self._connection = self._operator.connect(address, CONNECT_SECONDS)
-        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEPALIVE:
-            if hasattr(socket, name):
-                connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        keep_alive(connection.sock)
         connection.sock.settimeout(HOLD_SECONDS)
         return connection
 

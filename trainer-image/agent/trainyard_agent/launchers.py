@@ -15,48 +15,20 @@ from typing import NamedTuple
 from trainyard_agent.program import PYTHON
 from trainyard_agent.ranks import Place
 
-WRAPPERS = frozenset(
-    {"env", "timeout", "nice", "nohup", "time", "setsid", "stdbuf", "ionice", "taskset", "numactl", "tini", "dumb-init"}
-    | {
-        "gosu",
-        "su-exec",
-        "ddtrace-run",
-        "conda",
-        "mamba",
-        "micromamba",
-        "uv",
-        "poetry",
-        "pdm",
-        "pipenv",
-        "pixi",
-        "rye",
-        "hatch",
-    }
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+WRAPPERS = _words(
+    "env timeout nice nohup time setsid stdbuf ionice taskset numactl tini dumb-init gosu su-exec ddtrace-run"
+    " conda mamba micromamba uv poetry pdm pipenv pixi rye hatch"
 )
 """Programs that run the command in their arguments. A shell is none: its script is one argument, which is not parsed."""
-ACCELERATE_FLAGS = frozenset(
-    {"cpu", "debug", "downcast_bf16", "dynamo_use_dynamic", "dynamo_use_fullgraph", "dynamo_use_regional_compilation"}
-    | {
-        "enable_cpu_affinity",
-        "fp8_use_autocast_during_eval",
-        "help",
-        "module",
-        "multi_gpu",
-        "no_python",
-        "no_tpu_cluster",
-        "quiet",
-    }
-    | {
-        "same_network",
-        "tpu",
-        "tpu_cluster",
-        "tpu_use_sudo",
-        "use_deepspeed",
-        "use_fsdp",
-        "use_megatron_lm",
-        "use_parallelism_config",
-    }
-    | {"h", "m", "q"}
+ACCELERATE_FLAGS = _words(
+    "cpu debug downcast_bf16 dynamo_use_dynamic dynamo_use_fullgraph dynamo_use_regional_compilation enable_cpu_affinity"
+    " fp8_use_autocast_during_eval help module multi_gpu no_python no_tpu_cluster quiet same_network tpu tpu_cluster"
+    " tpu_use_sudo use_deepspeed use_fsdp use_megatron_lm use_parallelism_config h m q"
 )
 """Its options without a value."""
 OTHER_GROUPS = frozenset({"tpu", "tpu_cluster", "mpirun_hostfile"})
@@ -194,7 +166,7 @@ def _find(words: Sequence[str]) -> tuple[_Launcher, int] | None:
             for start in launcher.starts:
                 found = list(words[begin : begin + len(start)])
                 if found and not is_module:
-                    found[0] = os.path.basename(found[0])  # noqa: PTH119
+                    found[0] = os.path.basename(found[0])  # noqa: PTH119 - as above
                 if found == list(start) and is_module == ("." in start[0]):
                     return launcher, begin + len(start)
         if begin > at:

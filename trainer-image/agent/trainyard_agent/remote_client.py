@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trainyard_agent.keepalive import keep_alive
 from trainyard_agent.mpi import Members, read_members
 from trainyard_agent.remote_lines import (
     MAX_LINE_BYTES,
@@ -33,8 +34,6 @@ PATIENCE_SECONDS = 60.0
 """The agent of another worker may receive the order to start a moment later."""
 PAUSE_SECONDS = 0.2
 CONNECT_SECONDS = 5.0
-KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000))
-"""A lost machine is noticed within 11 seconds, as by `channel.py`."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 OPTIONS_WITH_VALUE = frozenset("bcDeEFiIJLlmOopQRSwW")
 """Options of ssh that take the next word."""
@@ -50,10 +49,7 @@ class Connection:
     def __init__(self, members: Members, address: str, seconds: float) -> None:
         self._socket = socket.create_connection((address, members.port), timeout=seconds)
         try:
-            for name, value in KEEPALIVE:
-                if hasattr(socket, name):
-                    self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            keep_alive(self._socket)
             self._buffer = b""
             own = os.urandom(NONCE_BYTES)
             self._socket.sendall(nonce_line(own))
