@@ -151,7 +151,9 @@ def test_held_rank_passes_no_further_step(tmp_path: Path) -> None:
     for _ in range(40):
         held.append(hold_all([slot]))
         time.sleep(0.01)
-        assert slot.passed == held[-1] >= held[-2]
+        # A rank that saw the request at its next step takes that step back, late where it is not scheduled.
+        assert slot.passed <= held[-1] <= slot.passed + 1
+        assert held[-1] >= held[-2] - 1
         slot.release()
         time.sleep(0.007)
     slot.set_stop_step(at := hold_all([slot]) + 1)

@@ -163,7 +163,10 @@ class Slot:
 
 
 def hold_all(slots: Collection[Slot]) -> int:
-    """Make ranks wait, for the agent. Returns the furthest step that one has passed, -1 for none: none goes further from now on."""
+    """Make ranks wait, for the agent. Returns a step that none goes beyond from now on, -1 for none.
+
+    It is the furthest step that a rank has passed, or the one after it where that rank has still to see that it waits.
+    """
     for slot in slots:
         slot.hold()
     time.sleep(VISIBLE_SECONDS)
