@@ -33,6 +33,8 @@ class CheckpointPolicy:
         memory_dir: a folder on a file system in memory that survives the process. In a pod it counts against the memory limit.
         operation_timeout_seconds: the timeout of one operation of the store (`Store`).
         save_timeout_seconds: the timeout of a whole checkpoint.
+        process: whether a process of its own writes the files, and not a thread of the training. It leaves Python's lock to the training,
+            and takes memory for a second import of torch (0.2 to 0.4 GB for each rank).
 
     Raises:
         ValueError: a number of seconds is not positive.
@@ -44,6 +46,7 @@ class CheckpointPolicy:
     memory_dir: str = "/dev/shm"  # noqa: S108 - a file system in memory
     operation_timeout_seconds: float = 300.0
     save_timeout_seconds: float = 1800.0
+    process: bool = False
 
     def __post_init__(self) -> None:
         for name in ("operation_timeout_seconds", "save_timeout_seconds"):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from trainyard_torch.checkpoint.manifest import File
 from trainyard_torch.checkpoint.outputs import PARTIAL, LocalOutput, ObjectOutput, Output, sync
@@ -32,8 +33,12 @@ class StoreError(Exception):
     """The store could not be used. The message has the URL, the operation and the store's answer."""
 
 
+class NoAnswerError(StoreError):
+    """An operation of the store timed out. It may still be done later."""
+
+
 class Store:
-    """A folder. Paths in it have slashes.
+    """A folder, which can be pickled. Paths in it have slashes.
 
     Args:
         url: a path, or any URL of fsspec: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
@@ -69,6 +74,11 @@ class Store:
         self._local = isinstance(self._fs, LocalFileSystem)
         self._timeout_seconds = timeout_seconds
         self.unanswered = 0
+
+    @property
+    def in_this_process(self) -> bool:
+        """Whether no other process can see the files."""
+        return isinstance(self._fs, MemoryFileSystem)
 
     def at(self, path: str) -> str:
         """Return the URL of a path in the store, for fsspec and torch.distributed.checkpoint."""
@@ -259,7 +269,9 @@ class Store:
                 return run_with_timeout(self._timeout_seconds, act, meanwhile)
             except NoResponseError:
                 self.unanswered += 1
-                raise StoreError(f"cannot {what} {self.at(path)}: no answer for {self._timeout_seconds:g} s") from None
+                raise NoAnswerError(
+                    f"cannot {what} {self.at(path)}: no answer for {self._timeout_seconds:g} s"
+                ) from None
 
     @contextmanager
     def _storage_errors(self, what: str, path: str) -> Iterator[None]:
