@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
+import stat
 import tempfile
 import uuid
 from contextlib import contextmanager, suppress
@@ -93,9 +94,12 @@ class Store:
         return [name for name, kind in self._listed(path) if kind == "file" and PARTIAL not in name]
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file, or None if it does not exist."""
-        found: bytes | None = self._asked("read", path, lambda: _if_there(lambda: self._fs.cat_file(self._path(path))))
-        return found
+        """Return the content of a file, or None if it does not exist. A pipe or a device counts as an empty file."""
+
+        def content() -> bytes | None:
+            return b"" if not stat.S_ISREG(self._mode(path)) else _if_there(lambda: self._fs.cat_file(self._path(path)))
+
+        return self._asked("read", path, content)
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file atomically. Replaces an existing one."""
@@ -246,7 +250,12 @@ class Store:
     def _opened(self, path: str) -> Iterator[Any]:
         """Open a file of the file system. Raises FileNotFoundError, too."""
         before = self.unanswered
-        stream = self._asked("read", path, lambda: _if_there(lambda: self._fs.open(self._path(path), "rb")))
+
+        def opened() -> Any:
+            # To open a pipe waits for a program that writes.
+            return None if stat.S_ISFIFO(self._mode(path)) else _if_there(lambda: self._fs.open(self._path(path), "rb"))
+
+        stream = self._asked("read", path, opened)
         if stream is None:
             raise FileNotFoundError(f"there is no {path}")
         try:
@@ -255,6 +264,13 @@ class Store:
             if self.unanswered == before:
                 with suppress(StoreError):
                     self._asked("read", path, stream.close)
+
+    def _mode(self, path: str) -> int:
+        """Return the kind of a file on a volume, for the functions of `stat`; that of a regular file in an object store, or if it is missing."""
+        try:
+            return Path(self._path(path)).stat().st_mode if self._local else stat.S_IFREG
+        except OSError:
+            return stat.S_IFREG
 
     def _output(self, path: str) -> Output:
         return LocalOutput(Path(self._path(path))) if self._local else ObjectOutput(self._fs, self._path(path))
