@@ -37,7 +37,7 @@ class CheckpointPolicy:
             and takes memory for a second import of torch (0.2 to 0.4 GB for each rank).
 
     Raises:
-        ValueError: a number of seconds is not positive.
+        ValueError: a number of seconds is not positive, or a value has another type.
     """
 
     store: SaveInterval = field(default_factory=SaveInterval)
@@ -50,8 +50,17 @@ class CheckpointPolicy:
 
     def __post_init__(self) -> None:
         for name in ("operation_timeout_seconds", "save_timeout_seconds"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ValueError(f"{name} must be a positive number of seconds, got {value}")
+            value = getattr(self, name)
+            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be a positive number of seconds, got {value!r}")
+        for name, kind, example in (
+            ("store", SaveInterval, "seconds=600"),
+            ("memory", SaveInterval, "seconds=10"),
+            ("keep", Retention, "last=3"),
+        ):
+            value = getattr(self, name)
+            if not (isinstance(value, kind) or (name == "memory" and value is None)):
+                raise ValueError(f"{name} must be a {kind.__name__}, such as {kind.__name__}({example}), got {value!r}")
 
     @property
     def give_up_seconds(self) -> float:

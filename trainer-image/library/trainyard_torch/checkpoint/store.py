@@ -266,7 +266,7 @@ class Store:
                     self._asked("read", path, stream.close)
 
     def _mode(self, path: str) -> int:
-        """Return the kind of a file on a volume, for the functions of `stat`; that of a regular file in an object store, or if it is missing."""
+        """Return the mode of a file on a volume, which holds its kind. Missing files and objects of a store count as regular files."""
         try:
             return Path(self._path(path)).stat().st_mode if self._local else stat.S_IFREG
         except OSError:
