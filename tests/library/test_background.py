@@ -123,7 +123,7 @@ def test_nothing_is_written_after_the_time_limit(tmp_path: Path) -> None:
     def over() -> None:
         raise StoreError("it is given up")
 
-    _, files = streams.writer(Store(str(tmp_path)), "a", over)
+    files = streams.writer(Store(str(tmp_path)), "a", over).streams
     stream = files.create_stream("a/b", "wb")
     out = stream.__enter__()
     assert out.write(b"123") == 3, "torch's writer would tell an error of its own"

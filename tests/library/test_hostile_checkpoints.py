@@ -166,6 +166,15 @@ def test_a_link_without_end_is_not_read(tmp_path: Path) -> None:
     assert 10 < found.size <= CHUNK
 
 
+@pytest.mark.parametrize("file", [NAME, "__0_0.distcp", ".metadata"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, file: str) -> None:
+    checkpoint = saved(tmp_path)
+    (checkpoint / file).unlink()
+    os.mkfifo(checkpoint / file)
+    with pytest.raises(NoUsableCheckpointError):
+        Checkpoints(str(tmp_path / "store")).load({"train_state": TrainState(*built()), "extra": {"value": 0}})
+
+
 def test_verification_of_a_link_without_end_ends(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path)
     sign(checkpoint)

@@ -164,7 +164,7 @@ def test_abandoned_thread_keeps_its_copy(tmp_path: Path, monkeypatch: pytest.Mon
     seen: dict[int, Any] = {}
     go_on, ended = threading.Event(), threading.Event()
 
-    def hangs(manifest: Manifest, _: str, held: Any) -> None:
+    def hangs(manifest: Manifest, _: str, held: Any, __: object) -> None:
         go_on.wait(20)
         seen[manifest.step] = held["m"]["w"].clone()
         if manifest.step == 1:

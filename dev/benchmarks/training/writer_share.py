@@ -1,28 +1,22 @@
 """`python -m dev.benchmarks.training.writer_share`: measure what a writer takes from a training loop, as a thread or as a process.
 
-The loop makes small steps, which need Python's lock all the time: a GPU's training is one while it queues kernels. The writer stores
-the same state again and again. Turns without a writer, with a thread and with a process alternate, and each prints a line of JSON.
+The loop makes small steps, which need Python's lock all the time: a GPU's training is one while it queues kernels. A checkpoint is always
+being written meanwhile. Turns without checkpoints, with a thread and with a process alternate, and each prints a line of JSON.
 With a core to spare, what a thread takes beyond a process is what it takes by Python's lock.
 """
 
 import argparse
 import json
-import multiprocessing
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
-import torch.distributed.checkpoint as dcp
 
 from dev.benchmarks.options import turns
-from trainyard_torch import Store
-from trainyard_torch.checkpoint.streams import without_crc32, writer
+from trainyard_torch import CheckpointPolicy, Checkpoints
 
 NOTHING: Final = "no writer"
 THREAD: Final = "thread"
@@ -31,48 +25,39 @@ TENSOR: Final = 2**20
 """Elements of one tensor of the state: 4 MB."""
 
 
-def write(state: dict[str, torch.Tensor], folder: str, stop: Any, written: Any) -> None:
-    """Write checkpoints until `stop` is set, and count them."""
-    store, number = Store(folder, timeout_seconds=300), 0
-    while not stop.is_set():
-        out, _ = writer(store, str(number), lambda: None)
-        with without_crc32():
-            dcp.save(state, storage_writer=out)
-        store.remove(str(number))
-        number += 1
-        written.value = number
-
-
-@contextmanager
-def beside(how: str, state: dict[str, torch.Tensor], folder: str, written: Any) -> Iterator[None]:
-    """Run the writer as a thread, as a process that inherits nothing, or not at all."""
-    if how == NOTHING:
-        yield
-        return
-    context = multiprocessing.get_context("spawn")
-    stop: Any = threading.Event() if how == THREAD else context.Event()
-    make: Callable[..., Any] = threading.Thread if how == THREAD else context.Process
-    running = make(target=write, args=(state, folder, stop, written), daemon=True)
-    running.start()
-    try:
-        # Not before the first checkpoint is there: a process imports torch.
-        while not written.value and running.is_alive():
-            time.sleep(0.01)
-        yield
-    finally:
-        stop.set()
-        running.join()
-
-
-def steps(seconds: float) -> float:
-    """Return the small steps per second."""
-    weights, done = torch.ones(8), 0
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+def steps(seconds: float, checkpoints: Checkpoints | None, state: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Make small steps beside the writer. Return the steps and checkpoints per second, and the share of the time in `save`."""
+    weights, done, saved, stalled = torch.ones(8), 0, 1, 0.0
+    began = time.perf_counter()
+    while (now := time.perf_counter()) < began + seconds:
+        if checkpoints and checkpoints._pending and checkpoints._pending.done():  # noqa: SLF001 - `save` would wait for it
+            saved += 1
+            checkpoints.save(saved, state)
+            stalled += time.perf_counter() - now
         for _ in range(100):
             weights = weights * 1.0
         done += 1
-    return done / seconds
+    taken = time.perf_counter() - began
+    # Of the time beside the writer: the copy of the state blocks the training in both ways.
+    return {
+        "steps_per_second": done / (taken - stalled),
+        "checkpoints_per_second": (saved - 1) / taken,
+        "stalled": stalled / taken,
+    }
+
+
+def turn_of(how: str, seconds: float, state: dict[str, torch.Tensor], folder: str) -> dict[str, float]:
+    """Return the figures of one turn."""
+    if how == NOTHING:
+        return steps(seconds, None, state)
+    checkpoints = Checkpoints(folder, policy=CheckpointPolicy(process=how == PROCESS))
+    checkpoints.load(state)
+    # The first one takes longer: a process imports torch.
+    checkpoints.save(0, state, wait=True)
+    checkpoints.save(1, state)
+    found = steps(seconds, checkpoints, state)
+    checkpoints.close()
+    return found
 
 
 def main() -> int:
@@ -84,17 +69,12 @@ def main() -> int:
     parser.add_argument("--folder", default="/var/tmp", help="one of our own is made in it")  # noqa: S108
     options = parser.parse_args()
     torch.set_num_threads(1)
-    state = {f"w{number}": torch.ones(TENSOR).share_memory_() for number in range(options.tensors)}
+    state = {f"w{number}": torch.ones(TENSOR) for number in range(options.tensors)}
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=options.folder) as folder:
         for turn in range(options.repeats):
             for how in turns([NOTHING, THREAD, PROCESS], turn):
-                written = multiprocessing.get_context("spawn").Value("q", 0)
-                with beside(how, state, str(Path(folder) / how), written):
-                    before, began = written.value, time.perf_counter()
-                    rate = steps(options.seconds)
-                    stored = (written.value - before) / (time.perf_counter() - began)
-                figures = {"how": how, "turn": turn, "steps_per_second": rate, "checkpoints_per_second": stored}
-                print(json.dumps({"share": figures}), flush=True)  # noqa: T201 - the figures
+                figures = turn_of(how, options.seconds, state, str(Path(folder) / f"{how}-{turn}"))
+                print(json.dumps({"share": {"how": how, "turn": turn, **figures}}), flush=True)  # noqa: T201 - the figures
     return 0
 
 

@@ -61,11 +61,12 @@ def test_by_what_is_measured() -> None:
     ("rule", "message"),
     [
         ({"steps": 1, "seconds": 1}, "two rules"),
-        ({"steps": 0}, "steps must be positive"),
-        ({"seconds": -1}, "seconds must be positive"),
-        ({"overhead": math.nan}, "overhead must be positive"),
+        ({"steps": "100"}, "steps must be a positive number, got '100'"),
+        ({"steps": 0}, "steps must be a positive number"),
+        ({"seconds": -1}, "seconds must be a positive number"),
+        ({"overhead": math.nan}, "overhead must be a positive number"),
     ],
 )
-def test_rules_that_make_no_sense(rule: dict[str, float], message: str) -> None:
+def test_rules_that_make_no_sense(rule: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SaveInterval(**rule)  # type: ignore[arg-type]  # numbers of either kind

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 
@@ -84,3 +85,18 @@ def test_times_that_are_none(name: str, value: float) -> None:
 
 def test_the_bound_of_what_is_waited_for() -> None:
     assert CheckpointPolicy(operation_timeout_seconds=5, save_timeout_seconds=100).give_up_seconds == 165
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"store": 600}, r"store must be a SaveInterval, such as SaveInterval\(seconds=600\), got 600"),
+        ({"store": None}, "store must be a SaveInterval"),
+        ({"memory": 10.0}, "memory must be a SaveInterval"),
+        ({"keep": 3}, r"keep must be a Retention, such as Retention\(last=3\), got 3"),
+        ({"save_timeout_seconds": "1800"}, "save_timeout_seconds must be a positive number of seconds, got '1800'"),
+    ],
+)
+def test_values_of_other_types_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CheckpointPolicy(**values)

@@ -23,6 +23,7 @@ from trainyard_torch.checkpoint.state import plain
 from trainyard_torch.checkpoint.store import Store
 from trainyard_torch.checkpoint.streams import patch_torch_checkpoint
 from trainyard_torch.checkpoint.writer import CheckpointWriter
+from trainyard_torch.checkpoint.writer_process import WriterProcess
 from trainyard_torch.process_info import ProcessInfo
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Checkpoints:
     Raises:
         StoreError: there is no such store.
         UnsafeTorchError: torch is older than 2.6.
-        ValueError: TRAINYARD_ATTEMPT is not a number.
+        ValueError: TRAINYARD_ATTEMPT is not a number. Or the folder is memory of this process, and another process is to write.
     """
 
     def __init__(
@@ -71,6 +72,10 @@ class Checkpoints:
         self._policy = policy or CheckpointPolicy()
         self._mesh = dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=False)) if mesh else {}
         self._store = Store(url, timeout_seconds=self._policy.operation_timeout_seconds, **options)
+        if self._policy.process and self._store.in_this_process:
+            raise ValueError(
+                f"{self._store.url} is memory of this process: use a folder, or CheckpointPolicy(process=False)"
+            )
         # One process may wait for its thread up to the limit, while the others wait for it. torch's default is half an hour.
         self._communicator = Communicator(max(1800.0, 2 * self._policy.give_up_seconds))
         self._background = Communicator(self._policy.give_up_seconds, threaded=True)
@@ -84,7 +89,7 @@ class Checkpoints:
         self.observers: list[Callable[[Manifest, str], None]] = []
         self._pending: BackgroundSave | None = None
         self._planner = SavePlanner()
-        self._staging = StagingBuffer()
+        self._renew_staging()
         self._schedule = SaveSchedule(self._policy, time.monotonic())
         self._slow = self._forgets = False
         self._made, self._tier = -1, Tier.MEMORY
@@ -212,7 +217,11 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until the last checkpoint is stored. Raises as `save` with `wait` does."""
-        self._finish_last(strict=True)
+        try:
+            self._finish_last(strict=True)
+        finally:
+            if self._process:
+                self._process.close()
 
     def _check_save(self, step: int, tier: Tier) -> None:
         """Raise RuntimeError or ValueError if this checkpoint may not be saved, as `save` documents."""
@@ -246,6 +255,7 @@ class Checkpoints:
             state,
             tier,
             self._stored,
+            self._process,
         )
         self._pending = BackgroundSave(
             writer, self._store, seconds=self._policy.save_timeout_seconds, give_up_seconds=self._policy.give_up_seconds
@@ -317,8 +327,13 @@ class Checkpoints:
             self._staging.release()
         else:
             # The abandoned thread reads its copy as long as it lives.
-            self._staging = StagingBuffer()
+            self._renew_staging()
         return outcome
+
+    def _renew_staging(self) -> None:
+        """Take new memory for copies of the state, and the process that reads it."""
+        self._staging = StagingBuffer(shared=self._policy.process)
+        self._process = WriterProcess(self._staging) if self._policy.process else None
 
     def _record_memory_outcome(self, outcome: Outcome) -> None:
         if outcome.memory_error:

@@ -55,8 +55,8 @@ class SaveInterval:
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are two rules for one thing: leave all but one out")
         for name, value in given.items():
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} must be positive, got {value}")
+            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+                raise ValueError(f"{name} must be a positive number, got {value!r}")
 
     def interval(self, stall: float, age: float, failures: int) -> float:
         """Return the seconds between two checkpoints, if no number of steps is set.

@@ -15,6 +15,7 @@ from trainyard_torch.checkpoint.host_memory import host_memory
 from trainyard_torch.checkpoint.manifest import CorruptCheckpointError, Manifest, Name
 from trainyard_torch.checkpoint.store import Store, StoreError
 from trainyard_torch.checkpoint.streams import without_crc32
+from trainyard_torch.checkpoint.writer_process import Run, here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,19 +76,20 @@ class Memory:
                 f"{memory.usable / GIGABYTE:.2f} GB of the memory limit of {memory.limit / GIGABYTE:.2f} GB are free"
             )
 
-    def write(self, manifest: Manifest, mark: str, state: Mapping[str, Any]) -> None:
+    def write(self, manifest: Manifest, mark: str, state: Mapping[str, Any], run: Run = here) -> None:
         """Store this process's part, after `reserve`.
 
         Args:
             manifest: the manifest of the checkpoint, without files.
             mark: the mark of the attempt's claim.
             state: the result of `local`.
+            run: where it is written.
 
         Raises:
             StoreError: there is no space left, or no such folder.
         """
-        with self._store.writing(f"{manifest.name}/{self._file}") as stream, without_crc32():
-            torch.save({"manifest": manifest.text(), "mark": mark, "state": dict(state)}, stream)
+        content = {"manifest": manifest.text(), "mark": mark, "state": dict(state)}
+        run(write_part, self._store, f"{manifest.name}/{self._file}", content)
 
     def read(self, name: Name, marks: Mapping[int, str]) -> tuple[Manifest, dict[str, Any]]:
         """Return this process's part with memory-mapped tensors, which the caller must copy.
@@ -135,6 +137,12 @@ class Memory:
             raise PermissionError(
                 f"{self._private} belongs to user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}: it must be this user's, with mode 700"
             )
+
+
+def write_part(store: Store, path: str, content: Mapping[str, Any]) -> None:
+    """Write one process's part of a checkpoint. Raises StoreError."""
+    with store.writing(path) as stream, without_crc32():
+        torch.save(dict(content), stream)
 
 
 def size_of(state: Any) -> int:

@@ -6,6 +6,7 @@ import copy
 import ctypes
 import logging
 import mmap
+import os
 import weakref
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,18 @@ class StagingBuffer:
     One checkpoint uses it at a time, from `stage` to `release`. The tensors of a copy keep their memory alive, so a buffer may be dropped
     while a thread still reads a copy.
 
+    Args:
+        shared: whether another process can map the memory.
+
     Attributes:
         allocations: how often memory was allocated.
+        file: the descriptor of the memory, if it is shared and allocated; else -1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared: bool = False) -> None:
         self.allocations = 0
+        self.file = -1
+        self._shared = shared
         self._memory: Any = None
         self._to_pin = self._pinned = self._in_use = False
 
@@ -73,6 +80,13 @@ class StagingBuffer:
         found: dict[str, Any] = tree_unflatten(staged, shape)
         return found
 
+    def place_of(self, tensor: torch.Tensor) -> int | None:
+        """Return the offset of a tensor of the copy in the memory; None if it lies elsewhere."""
+        if not self.size or tensor.layout is not torch.strided or not tensor.numel() or tensor.device.type != "cpu":
+            return None
+        place = tensor.data_ptr() - ctypes.addressof(self._memory)
+        return place if 0 <= place < self.size else None
+
     def release(self) -> None:
         """Allow the next `stage`, which overwrites the last copy."""
         self._in_use = False
@@ -81,10 +95,10 @@ class StagingBuffer:
         if need <= self.size <= SHRINK * need and (self._to_pin or not pinned):
             return
         # Before the new one is allocated: there is not always room for both.
-        self._memory, self._to_pin, self._pinned = None, pinned, False
+        self._memory, self._to_pin, self._pinned, self.file = None, pinned, False, -1
         if not need:
             return
-        self._memory = _allocated(need)
+        self._memory, self.file = _allocated(need, shared=self._shared)
         self._pinned = pinned and _pin(self._memory)
         self.allocations += 1
 
@@ -162,10 +176,18 @@ def _on_gpu(tensor: torch.Tensor) -> bool:
     return bool(tensor.is_cuda)
 
 
-def _allocated(size: int) -> Any:
-    """Return an array of zeros that is freed with the last tensor in it."""
+def _allocated(size: int, *, shared: bool) -> tuple[Any, int]:
+    """Return an array of zeros that is freed with the last tensor in it, and its descriptor, which is closed then, too."""
     # Without huge pages: to make them, the kernel moves memory during the first copy, and later copies are no faster.
-    return (ctypes.c_byte * size).from_buffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    if not shared:
+        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return (ctypes.c_byte * size).from_buffer(mapped), -1
+    # No file of /dev/shm: its size is limited, and the file would outlive this process.
+    file = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
+    os.ftruncate(file, size)
+    memory = (ctypes.c_byte * size).from_buffer(mmap.mmap(file, size))
+    weakref.finalize(memory, os.close, file)
+    return memory, file
 
 
 def _pin(memory: Any) -> bool:

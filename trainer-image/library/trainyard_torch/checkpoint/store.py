@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
+import stat
 import tempfile
 import uuid
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from trainyard_torch.checkpoint.manifest import File
 from trainyard_torch.checkpoint.outputs import PARTIAL, LocalOutput, ObjectOutput, Output, sync
@@ -32,8 +34,12 @@ class StoreError(Exception):
     """The store could not be used. The message has the URL, the operation and the store's answer."""
 
 
+class NoAnswerError(StoreError):
+    """An operation of the store timed out. It may still be done later."""
+
+
 class Store:
-    """A folder. Paths in it have slashes.
+    """A folder, which can be pickled. Paths in it have slashes.
 
     Args:
         url: a path, or any URL of fsspec: `s3://bucket/folder`, `gs://…`, `file:///…`, `memory://…`.
@@ -70,6 +76,11 @@ class Store:
         self._timeout_seconds = timeout_seconds
         self.unanswered = 0
 
+    @property
+    def in_this_process(self) -> bool:
+        """Whether no other process can see the files."""
+        return isinstance(self._fs, MemoryFileSystem)
+
     def at(self, path: str) -> str:
         """Return the URL of a path in the store, for fsspec and torch.distributed.checkpoint."""
         return f"{self.url}/{path}"
@@ -83,9 +94,12 @@ class Store:
         return [name for name, kind in self._listed(path) if kind == "file" and PARTIAL not in name]
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file, or None if it does not exist."""
-        found: bytes | None = self._asked("read", path, lambda: _if_there(lambda: self._fs.cat_file(self._path(path))))
-        return found
+        """Return the content of a file, or None if it does not exist. A pipe or a device counts as an empty file."""
+
+        def content() -> bytes | None:
+            return b"" if not stat.S_ISREG(self._mode(path)) else _if_there(lambda: self._fs.cat_file(self._path(path)))
+
+        return self._asked("read", path, content)
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file atomically. Replaces an existing one."""
@@ -236,7 +250,12 @@ class Store:
     def _opened(self, path: str) -> Iterator[Any]:
         """Open a file of the file system. Raises FileNotFoundError, too."""
         before = self.unanswered
-        stream = self._asked("read", path, lambda: _if_there(lambda: self._fs.open(self._path(path), "rb")))
+
+        def opened() -> Any:
+            # To open a pipe waits for a program that writes.
+            return None if stat.S_ISFIFO(self._mode(path)) else _if_there(lambda: self._fs.open(self._path(path), "rb"))
+
+        stream = self._asked("read", path, opened)
         if stream is None:
             raise FileNotFoundError(f"there is no {path}")
         try:
@@ -245,6 +264,13 @@ class Store:
             if self.unanswered == before:
                 with suppress(StoreError):
                     self._asked("read", path, stream.close)
+
+    def _mode(self, path: str) -> int:
+        """Return the mode of a file on a volume, which holds its kind. Missing files and objects of a store count as regular files."""
+        try:
+            return Path(self._path(path)).stat().st_mode if self._local else stat.S_IFREG
+        except OSError:
+            return stat.S_IFREG
 
     def _output(self, path: str) -> Output:
         return LocalOutput(Path(self._path(path))) if self._local else ObjectOutput(self._fs, self._path(path))
@@ -259,7 +285,9 @@ class Store:
                 return run_with_timeout(self._timeout_seconds, act, meanwhile)
             except NoResponseError:
                 self.unanswered += 1
-                raise StoreError(f"cannot {what} {self.at(path)}: no answer for {self._timeout_seconds:g} s") from None
+                raise NoAnswerError(
+                    f"cannot {what} {self.at(path)}: no answer for {self._timeout_seconds:g} s"
+                ) from None
 
     @contextmanager
     def _storage_errors(self, what: str, path: str) -> Iterator[None]:

@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.futures import Future
 from typing_extensions import override
 
 from trainyard_torch.checkpoint.dcp_metadata import NAME as METADATA, parsed
 from trainyard_torch.checkpoint.manifest import File
 from trainyard_torch.checkpoint.plain_values import check_torch
+from trainyard_torch.checkpoint.writer_process import Run, here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch.distributed.checkpoint.metadata import Metadata
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+    from torch.distributed.checkpoint.storage import WriteResult
 
     from trainyard_torch.checkpoint.store import Store
 
@@ -32,7 +36,7 @@ def patch_torch_checkpoint() -> None:
     """Work around faults of torch.distributed.checkpoint in this process.
 
     torch sends errors of one process to all by pickling the traceback. From Python 3.13 on, tracebacks hold code objects, which cannot be
-    pickled: one process raised TypeError, and the others blocked for ever. And torch 2.6 warns about its own calls.
+    pickled: one process raised TypeError, and the others blocked for ever. And torch warns about its own calls, and about a training of one process.
 
     Raises:
         UnsafeTorchError: this release of torch cannot load files without running code that they bring.
@@ -40,6 +44,8 @@ def patch_torch_checkpoint() -> None:
     check_torch(str(torch.__version__))
     copyreg.pickle(FrameSummary, lambda frame: (FrameSummary, (frame.filename, frame.lineno, frame.name)))
     warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
+    # A training of one process has no process group, and means it.
+    warnings.filterwarnings("ignore", "torch.distributed is .*assuming the intent is", UserWarning)
 
 
 @contextmanager
@@ -56,17 +62,64 @@ def without_crc32() -> Iterator[None]:
         torch.serialization.set_crc32_options(before)
 
 
-def writer(store: Store, folder: str, check: Callable[[], object]) -> tuple[FileSystemWriter, Streams]:
-    """Return the writer for `dcp.save` in this folder of the store, and the streams that record the written files.
+def writer(store: Store, folder: str, check: Callable[[], object], run: Run = here) -> Writer:
+    """Return the writer for `dcp.save` in this folder of the store.
 
-    `check` is called before each write, and may stop the save by an exception.
+    Args:
+        store: the store.
+        folder: the folder of the checkpoint in it.
+        check: is called before each write, and may stop the save by an exception.
+        run: where the files of this process are written.
     """
-    streams = Streams(store, check)
-    # Each file is synced before its stream is closed: torch would call os.sync() for streams that are no files. And all tensors are in
-    # host memory: otherwise torch would open the first GPU in each process, to copy ahead.
-    made = FileSystemWriter(folder, sync_files=False, per_thread_copy_ahead=0)
-    made.fs, made.path = streams, folder
-    return made, streams
+    return Writer(folder, Streams(store, check), run)
+
+
+class Writer(FileSystemWriter):  # type: ignore[misc]  # torch is there where this runs
+    """torch's writer with our store. `streams` records the written files."""
+
+    def __init__(self, folder: str, streams: Streams, run: Run = here) -> None:
+        # Each file is synced before its stream is closed: torch would call os.sync() for streams that are no files. And all tensors are in
+        # host memory: otherwise torch would open the first GPU in each process, to copy ahead.
+        super().__init__(folder, sync_files=False, per_thread_copy_ahead=0)
+        self.fs, self.path, self._run = streams, folder, run
+
+    @property
+    def streams(self) -> Streams:
+        """The streams of this writer."""
+        found: Streams = self.fs
+        return found
+
+    @override
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        if self._run is here:
+            return super().write_data(plan, planner)
+        values = [planner.resolve_data(item) for item in plan.items]
+        results, written = self._run(write_values, self.streams.store, self.path, plan, values)
+        self.streams.written.update(written)
+        answer: Future[list[WriteResult]] = Future()
+        answer.set_result(results)
+        return answer
+
+
+class _Values:
+    """What torch's writer asks of a planner, with the values of all items."""
+
+    def __init__(self, plan: SavePlan, values: Sequence[object]) -> None:
+        self._values = {item.index: value for item, value in zip(plan.items, values, strict=True)}
+
+    def resolve_data(self, item: WriteItem) -> object:
+        """Return the value that is written for this item."""
+        return self._values[item.index]
+
+
+def write_values(
+    store: Store, folder: str, plan: SavePlan, values: Sequence[object]
+) -> tuple[list[WriteResult], dict[str, File]]:
+    """Write the values of a plan's items. Return torch's results, and the files by path. Raises StoreError."""
+    out = writer(store, folder, lambda: None)
+    with without_crc32():
+        results = out.write_data(plan, _Values(plan, values)).value()
+    return results, out.streams.written
 
 
 class Reader(FileSystemReader):  # type: ignore[misc]  # torch is there where this runs
@@ -102,13 +155,14 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
     """The store with the interface of torch.distributed.checkpoint. Paths are relative to the store's folder.
 
     Attributes:
+        store: the store.
         written: the files that were written through it, by path.
     """
 
     def __init__(
         self, store: Store, check: Callable[[], object] = lambda: None, contents: Mapping[str, bytearray] | None = None
     ) -> None:
-        self._store, self._check, self._contents = store, check, contents or {}
+        self.store, self._check, self._contents = store, check, contents or {}
         self.written: dict[str, File] = {}
 
     @override
@@ -119,11 +173,11 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
             yield io.BufferedReader(_Content(self._contents[place]))
             return
         if mode == "rb":
-            with self._store.reading(place) as stream:
+            with self.store.reading(place) as stream:
                 yield stream
             return
         digest = hashlib.sha256()
-        with self._store.writing(place, digest.update) as stream:
+        with self.store.writing(place, digest.update) as stream:
             counted = _Counted(stream, self._check)
             yield counted
             if counted.wrong:
@@ -137,7 +191,7 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
     @override
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         old, new = os.fspath(path), os.fspath(new_path)
-        self._store.rename(old, new)
+        self.store.rename(old, new)
         self.written[new] = self.written.pop(old)
 
     @override
@@ -155,11 +209,11 @@ class Streams(FileSystemBase):  # type: ignore[misc]  # torch is there where thi
 
     @override
     def exists(self, path: str | os.PathLike[str]) -> bool:
-        return self._store.size(os.fspath(path)) is not None
+        return self.store.size(os.fspath(path)) is not None
 
     @override
     def rm_file(self, path: str | os.PathLike[str]) -> None:
-        self._store.remove(os.fspath(path))
+        self.store.remove(os.fspath(path))
 
 
 class _Content(io.RawIOBase):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
@@ -14,8 +14,9 @@ from trainyard_torch.checkpoint.communicator import RankFailedError
 from trainyard_torch.checkpoint.manifest import NAME, CorruptCheckpointError
 from trainyard_torch.checkpoint.policy import Tier
 from trainyard_torch.checkpoint.state import local
-from trainyard_torch.checkpoint.store import StoreError
+from trainyard_torch.checkpoint.store import NoAnswerError, StoreError
 from trainyard_torch.checkpoint.streams import without_crc32, writer
+from trainyard_torch.checkpoint.writer_process import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from trainyard_torch.checkpoint.memory import Memory
     from trainyard_torch.checkpoint.save_planner import SavePlanner
     from trainyard_torch.checkpoint.store import Store
+    from trainyard_torch.checkpoint.writer_process import Run, WriterProcess
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -48,6 +51,7 @@ class CheckpointWriter:
         state: a copy on the host, made by `StagingBuffer.stage`.
         tier: where the checkpoint goes.
         stored: called on rank 0 when the checkpoint is committed.
+        process: the process that writes the files; None: the thread does.
     """
 
     communicator: Communicator
@@ -61,6 +65,7 @@ class CheckpointWriter:
     state: dict[str, Any]
     tier: Tier
     stored: Callable[[Manifest], None]
+    process: WriterProcess | None = None
 
     def __call__(self, saving: BackgroundSave) -> None:
         """Write the checkpoint, on all processes at once.
@@ -74,7 +79,7 @@ class CheckpointWriter:
         if self.tier < Tier.STORE:
             return
         folder, unanswered = str(self.manifest.name), self.store.unanswered
-        out, streams = writer(self.store, folder, saving.check)
+        out = writer(self.store, folder, saving.check, self._run(saving))
         is_coordinator = self.communicator.rank == 0
         unchanged = self.communicator.run_on_all(
             lambda: self.planner.unchanged(self.state, is_coordinator=is_coordinator)
@@ -89,7 +94,7 @@ class CheckpointWriter:
             raise
         finally:
             self.planner.release()
-        files = {path.removeprefix(f"{folder}/"): file for path, file in streams.written.items()}
+        files = {path.removeprefix(f"{folder}/"): file for path, file in out.streams.written.items()}
         every = {path: file for found in self.communicator.gather(files) for path, file in found.items()}
 
         def commit() -> None:
@@ -105,12 +110,29 @@ class CheckpointWriter:
         self.communicator.run_on_rank0(commit)
         self.communicator.run_on_rank0(self._tidy)
 
+    def _run(self, saving: BackgroundSave) -> Run:
+        """Return how functions that write files are called."""
+        process = self.process
+        if process is None:
+            return here
+
+        def run(function: Callable[..., T], *arguments: object) -> T:
+            try:
+                return process.run(saving.check, function, *arguments)
+            except NoAnswerError:
+                # It was counted in the other process, which may still wait for the store.
+                self.store.unanswered += 1
+                process.close()
+                raise
+
+        return run
+
     def _remember(self, memory: Memory, saving: BackgroundSave) -> None:
         state = local(self.state)
         try:
             # Before any of them writes: what the others write would count as used.
             self.communicator.run_on_all(lambda: memory.reserve(state))
-            self.communicator.run_on_all(lambda: memory.write(self.manifest, self.mark, state))
+            self.communicator.run_on_all(lambda: memory.write(self.manifest, self.mark, state, self._run(saving)))
             # Not before all processes have theirs.
             self.communicator.run_on_all(lambda: memory.keep(self.manifest.name))
         except RankFailedError as error:
