@@ -5,4 +5,4 @@ from trainyard_agent import launchers
 
 
 def test_operator_and_agent_know_same_wrappers() -> None:
-    assert launchers.WRAPPERS == launch_command.WRAPPERS.keys()
+    assert launch_command.WRAPPERS.keys() == launchers.WRAPPERS

@@ -208,7 +208,9 @@ class Attempt:
     def _enter_rendezvous(self, stack: ExitStack, where: Rendezvous, link: OperatorLink) -> None:
         """Serve the store in which ranks of Horovod meet, or wait for that of worker 0. Raises OSError."""
         if not where.is_ipv4:
-            raise OSError(errno.ENOEXEC, f"Horovod's ranks meet over IPv4 alone, and worker 0 has the address {where.host}")
+            raise OSError(
+                errno.ENOEXEC, f"Horovod's ranks meet over IPv4 alone, and worker 0 has the address {where.host}"
+            )
         if horovod.serves(self._place):
             # The agents of other jobs do without its modules.
             from trainyard_agent.horovod_store import StoreServer  # noqa: PLC0415
@@ -224,7 +226,9 @@ class Attempt:
             return not (self._group.is_terminating or link.must_stop())
 
         if not horovod.await_store(where, goes_on, self._group.wait) and goes_on():
-            self._log(f"worker 0 does not serve the rendezvous of Horovod address={where}; starting the ranks nevertheless")
+            self._log(
+                f"worker 0 does not serve the rendezvous of Horovod address={where}; starting the ranks nevertheless"
+            )
 
     def _supervisor(self, remote: RemoteStarts | None, *parts: Any) -> Supervisor:
         if not mpi.is_mpi(self._environment):

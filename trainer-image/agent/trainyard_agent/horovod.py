@@ -1,7 +1,7 @@
 """Where the ranks of a Horovod job meet: a store that the agent of worker 0 serves, in the place of `horovodrun`.
 
 Each rank writes its addresses into the store and reads those of all others (horovod 0.28, `common/gloo/http_store.cc`). It gives up on a
-store that does not answer after 1.5 s, so the agents of the other workers wait for the store before they start their ranks.
+store that does not answer within 1.5 s. So the agents of the other workers wait for the store before they start their ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rendezvous(NamedTuple):
         """Whether ranks can reach it: Horovod's client knows no other protocol."""
         return ":" not in self.host
 
-    def __str__(self) -> str:
+    def __str__(self) -> str:  # type: ignore[explicit-override]  # no typing_extensions here
         """Return it as in messages."""
         return f"{self.host}:{self.port}"
 
@@ -56,10 +56,15 @@ def await_store(where: Rendezvous, goes_on: Callable[[], bool], pause: Callable[
     """Wait until the store takes connections. Returns whether it does. `goes_on`: whether the attempt does."""
     end = time.monotonic() + WAIT_SECONDS
     while goes_on() and time.monotonic() < end:
-        try:
-            socket.create_connection(where, timeout=CONNECT_SECONDS).close()
-        except OSError:
-            pause(PAUSE_SECONDS)
-        else:
+        if _answers(where):
             return True
+        pause(PAUSE_SECONDS)
     return False
+
+
+def _answers(where: Rendezvous) -> bool:
+    try:
+        socket.create_connection(where, timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

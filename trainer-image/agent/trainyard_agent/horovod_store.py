@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is that of the standard library
+    def log_message(self, format: str, *args: object) -> None:  # type: ignore[explicit-override]  # noqa: A002 - as in the standard library
         """Write no line for each request: ranks ask a hundred times a second."""
 
 
@@ -114,18 +114,18 @@ class StoreServer(ThreadingMixIn, HTTPServer):
         super().__init__(where, _Handler)
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
 
-    def server_bind(self) -> None:
+    def server_bind(self) -> None:  # type: ignore[explicit-override]  # no typing_extensions here
         """Bind the port, without a look at the host's name in DNS, which may take seconds."""
         TCPServer.server_bind(self)
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:  # type: ignore[explicit-override]  # no typing_extensions here
         """Say nothing: a rank that was killed leaves broken connections behind."""
 
-    def __enter__(self) -> StoreServer:  # noqa: PYI034 - Self needs Python 3.11
+    def __enter__(self) -> StoreServer:  # type: ignore[explicit-override]  # noqa: PYI034 - Self needs Python 3.11
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:  # type: ignore[explicit-override]  # no typing_extensions here
         self.shutdown()
         self._thread.join()
         self.server_close()

@@ -21,7 +21,14 @@ JAX_VARIABLES = frozenset(
 )
 """Those that the operator sets for JAX. JAX reads them when a program initializes the group, and not before."""
 HOROVOD_VARIABLES = frozenset(
-    {"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"}
+    {
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_CROSS_RANK",
+        "HOROVOD_CROSS_SIZE",
+    }
     | {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"}
 )
 """Those that the operator sets for Horovod, which reads them when a program calls `hvd.init()`."""
