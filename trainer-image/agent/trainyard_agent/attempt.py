@@ -21,6 +21,7 @@ from trainyard_agent.horovod import Rendezvous
 from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.launchers import placed
 from trainyard_agent.memory import Kills
+from trainyard_agent.missing_programs import missing_fix
 from trainyard_agent.mpi_supervisor import MpiSupervisor
 from trainyard_agent.nccl_network import SUBSYSTEMS_VARIABLE, NcclLines
 from trainyard_agent.operator_link import Failure, OperatorLink
@@ -291,7 +292,10 @@ class Attempt:
     def _start_failure(self, error: OSError, link: OperatorLink) -> Failure:
         # What has run in this container, or fails because something is missing for now, may run again, if not here.
         code = FAILED_CODE if self._group.has_run else UNSTARTABLE_CODES.get(error.errno, FAILED_CODE)
-        reason = f"cannot start {self._command.words[0]}: {error.strerror}"
+        program = self._command.words[0]
+        reason = (
+            f"cannot start {program}: {error.strerror}{missing_fix(program) if error.errno == errno.ENOENT else ''}"
+        )
         self._log(reason)
         failure = Failure(code, write(Termination(Kind.NOT_STARTED, exit_code=code), reason), time.monotonic())
         link.report_failure(failure)
