@@ -108,7 +108,7 @@ def test_missing_daemon_is_named_with_its_package(program: Path, folder: Path, o
 
 
 def test_only_worker_is_no_victim(program: Path, folder: Path) -> None:
-    """A launcher that fails in a job of one worker counts: it has lost nobody."""
+    """A launcher that fails in a job of one worker counts: no worker is lost."""
     alone = {
         "TRAINYARD_REPLICA_INDEX": "0",
         "TRAINYARD_REPLICAS": "1",

@@ -111,7 +111,7 @@ class MpiSupervisor(Supervisor):
         if cause.code in START_CODES or data.oom_kills:
             return data
         if self._remote is None:
-            # The only worker follows nobody.
+            # The only worker follows no other one.
             return data
         if self._peers is not None:
             follows = self._peers.ask(self._group).verdict is Verdict.FAILED
