@@ -25,7 +25,7 @@ PEER_LOST = (
     "DistBackendError",
     "RendezvousClosedError",
     "RendezvousConnectionError",
-    "HorovodInternalError",
+    "Horovod has been shut down",
 )
 """What gloo, NCCL, the store, torchrun and Horovod print in a rank that lost another rank."""
 XGBOOST_ERROR = "XGBoostError"
