@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,8 @@ import pytest
 from trainyard_agent.processes import descendants
 
 pyroute2 = pytest.importorskip("pyroute2", reason="make test-long installs it")
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNET, CLONE_NEWUTS = 0x40000000, 0x4000000
+OWN_ADDRESS = "10.99.0.1"
 DRIVER = Path(__file__).parent / "support/mpi_worker.py"
 NETWORK = "10.99.1"
 HOSTS = (f"{NETWORK}.0", f"{NETWORK}.1")
@@ -70,13 +72,15 @@ EACH = pytest.mark.parametrize("mpi", [OPEN_MPI, MPICH, INTEL], ids=lambda mpi: 
 @pytest.fixture(scope="module", autouse=True)
 def network() -> None:
     """Leave the machine's network for one with an interface, and addresses beside it that lead back to this machine."""
-    assert ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0
+    assert ctypes.CDLL(None).unshare(CLONE_NEWNET | CLONE_NEWUTS) == 0
+    # Daemons of Hydra look for the launcher by the name of its host.
+    socket.sethostname(OWN_ADDRESS)
     with pyroute2.IPRoute() as routes:
         routes.link("add", ifname="eth0", kind="veth", peer={"ifname": "eth1"})
         for name in ("lo", "eth0", "eth1"):
             (number,) = routes.link_lookup(ifname=name)
             routes.link("set", index=number, state="up")
-        routes.addr("add", index=routes.link_lookup(ifname="eth0")[0], address="10.99.0.1", prefixlen=24)
+        routes.addr("add", index=routes.link_lookup(ifname="eth0")[0], address=OWN_ADDRESS, prefixlen=24)
         # 255: the table of local addresses.
         routes.route("add", dst=f"{NETWORK}.0/24", oif=1, type="local", scope="host", table=255)
 
