@@ -7,6 +7,7 @@ SLOWEST := --durations=20 --durations-min=0.5
 PYTEST := $(RUN) pytest $(SLOWEST)
 # TORCH=current: by the release that the image for GPUs has, in place of the image's own.
 CURRENT := --requirements trainer-image/requirements-cuda.txt
+MPI := $(patsubst %,--requirements tests/library/mpi/%.txt,openmpi mpich impi)
 OTHER_TORCH = $(if $(TORCH),$(if $(filter current,$(TORCH)),$(CURRENT),$(error TORCH is '$(TORCH)': say current, or leave it out)))
 INSIDE := python -m dev.localcluster.inside
 LIBRARY_TESTS := trainer env HYPOTHESIS_PROFILE=ci python3 -m pytest -p no:cacheprovider $(SLOWEST) tests/library
@@ -59,6 +60,7 @@ test-long: setup ## What `make test` leaves out because it takes long (root; sev
 
 all-long-tests:
 	@$(RUN) $(INSIDE) $(CURRENT) $(LIBRARY_TESTS)
+	@$(RUN) $(INSIDE) $(MPI) --namespaces trainer python3 -m pytest -p no:cacheprovider tests/library/test_mpi.py
 	@$(RUN) python -m dev.localcluster down
 	@LONG=1 $(PYTEST) tests/host/test_release.py tests/host/test_cuda_image.py
 	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_elastic.py tests/cluster/test_elastic_training.py tests/cluster/test_mixed_capacity.py tests/cluster/test_autoscaling.py tests/cluster/test_network_policies.py tests/cluster/test_progress.py tests/cluster/test_storms.py

@@ -1,6 +1,6 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax|frameworks-tensorflow|frameworks-ray]` leaves one OCI archive for each image in the cache folder.
+`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-horovod|frameworks-jax|frameworks-tensorflow|frameworks-ray]` leaves one OCI archive for each image in the cache folder.
 The name is the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
@@ -117,6 +117,17 @@ IMAGES: Final = {
             ),
             "about 2 min",
             6,
+            stands_on="trainer",
+        ),
+        Image(
+            "frameworks-horovod",
+            "examples/frameworks-horovod",
+            tuple(
+                f"examples/frameworks-horovod/{name}"
+                for name in ("Dockerfile", "build-requirements.txt", "patch.sh", "requirements.txt")
+            ),
+            "about 10 min, 500 MB of downloads",
+            8,
             stands_on="trainer",
         ),
         Image(

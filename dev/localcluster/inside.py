@@ -33,23 +33,24 @@ REQUIREMENTS: Final = "tests/library/requirements.txt"
 IMAGE_PYTHON: Final = "3.13"
 COMPILED: Final = "PYTHONPYCACHEPREFIX=/tmp/compiled"
 """Wheels come without compiled modules: with some thousands of them more, to compile them in each process takes longer than all else."""
+NAMESPACE_RIGHTS: Final = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
 IMPORTED: Final = ("trainer-image/library", "trainer-image/agent", ".")
 """Below the repository: what Python finds there, before what the image has of the same name."""
 
 
-def run(image: str, command: Sequence[str], *, more: Sequence[Path] = ()) -> int:
+def run(image: str, command: Sequence[str], *, more: Sequence[Path] = (), namespaces: bool = False) -> int:
     """Run a command, with what `entered` takes; its exit code.
 
     Raises:
         LocalClusterError: the image cannot be built, a list cannot be installed, or a container not be made.
     """
-    with entered(image, more=more) as inside:
+    with entered(image, more=more, namespaces=namespaces) as inside:
         return subprocess.run(inside(command), check=False).returncode
 
 
 @contextmanager
 def entered(
-    image: str, paths: Paths | None = None, *, more: Sequence[Path] = ()
+    image: str, paths: Paths | None = None, *, more: Sequence[Path] = (), namespaces: bool = False
 ) -> Iterator[Callable[[Sequence[str]], list[str]]]:
     """Yield a function that wraps a command to run inside the image, in the network namespace of the caller; several may run at once.
 
@@ -59,6 +60,7 @@ def entered(
         image: the name of one of ours.
         paths: where things are kept on this machine.
         more: further lists of locked packages. They go before what the image has of the same name, and behind the tests' own.
+        namespaces: whether commands may leave the machine's network and mounts for their own.
 
     Raises:
         LocalClusterError: the image cannot be built, a list cannot be installed, or a container not be made.
@@ -70,6 +72,7 @@ def entered(
     require_commands({"buildah": "buildah"})
     tools = {f"{TOOLS}-{number}": _tools(paths, each) for number, each in enumerate(wanted)}
     found = [*(f"{REPOSITORY}/{path}" for path in IMPORTED), *tools]
+    rights = [word for name in (NAMESPACE_RIGHTS if namespaces else ()) for word in ("--cap-add", name)]
     volumes = [f"{images.REPOSITORY}:{REPOSITORY}:ro", *(f"{folder}:{place}:ro" for place, folder in tools.items())]
     # Opening the storage removes containers of killed commands, so only one process may do it at a time.
     with exclusive(paths.images / ".lock", patience=images.BUILD_WAIT_SECONDS, busy="another process uses the images"):
@@ -87,6 +90,7 @@ def entered(
             containers.append(made.stdout.strip())
             return storage.command(
                 *("run", "--isolation", "chroot", "--network", "host", "--user", "0:0", "--workingdir", REPOSITORY),
+                *rights,
                 *(word for volume in volumes for word in ("--volume", volume)),
                 *("--env", f"PYTHONPATH={':'.join(found)}"),
                 *("--env", COMPILED, "--env", "PYTHONHASHSEED=0"),
@@ -142,13 +146,16 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="FILE",
         help="a list of locked packages to be at hand as well; may be given several times",
     )
+    parser.add_argument(
+        "--namespaces", action="store_true", help="the command may have a network and mounts of its own"
+    )
     parser.add_argument("image", choices=images.IMAGES)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="with its arguments")
     options = parser.parse_args(arguments)
     if not options.command:
         parser.error("there is no command")
     try:
-        return run(options.image, options.command, more=options.requirements)
+        return run(options.image, options.command, more=options.requirements, namespaces=options.namespaces)
     except LocalClusterError as error:
         complain(str(error))
         return 1

@@ -55,6 +55,10 @@ def named(name: str) -> Callable[[Json], None]:
             ["spec.recovery.agent", "need the agent", "leave recovery.agent out"],
         ),
         (
+            spec(framework="horovod", recovery={"agent": "none"}),
+            ["spec.recovery.agent", "need the agent", "leave recovery.agent out"],
+        ),
+        (
             spec(framework="mpi", recovery={"agent": "none"}),
             ["spec.recovery.agent", "need the agent", "leave recovery.agent out"],
         ),

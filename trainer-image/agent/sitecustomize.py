@@ -115,7 +115,7 @@ class ExitWatch:
 
     def __init__(self, observer: Observer) -> None:
         self._observer, self._main_thread, self._shown = observer, get_ident(), sys.excepthook
-        self._code, self._recorded = 0, False
+        self._code, self._text, self._recorded = 0, "", False
         self._kept: list[Any] = []
         """A reference to the mark of the last SystemExit, while that exists."""
 
@@ -136,15 +136,17 @@ class ExitWatch:
         return made
 
     def _mark(self, made: SystemExit, number: int) -> None:
+        # Python prints it: for a missing module of `python -m`, for example.
+        text = made.code if isinstance(made.code, str) else ""
         if get_ident() == self._main_thread:
-            made.__dict__["_trainyard_mark"] = set_mark = ExitMark(lambda: self._ended(number))
+            made.__dict__["_trainyard_mark"] = set_mark = ExitMark(lambda: self._ended(number, text))
             self._kept[:] = [ref(set_mark)]
 
-    def _ended(self, number: int) -> None:
+    def _ended(self, number: int, text: str) -> None:
         self._kept.clear()
         # The frames of the mark and of the lambda are the only ones.
         if sys._getframe(2).f_back is None:  # noqa: SLF001 - inspect takes its time to import
-            self._code = number
+            self._code, self._text = number, text
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         # Python sets `last_value` to what ends the program. A program may also have the hook print what it has caught.
@@ -167,7 +169,7 @@ class ExitWatch:
         if error is not None:
             quietly(self._record_last, type(error), error, error.__traceback__)
         else:
-            quietly(self._observer.record_exit, self._code)
+            quietly(self._observer.record_exit, self._code, self._text)
 
 
 def exit_exception(status: object) -> SystemExit:

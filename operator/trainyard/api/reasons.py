@@ -136,11 +136,11 @@ class Reason(StrEnum):
     """The API server rejects `spec.template` as invalid. No pod can be created from it."""
     INVALID_SPEC = "InvalidSpec"
     """The operator cannot read the spec, and ignores the job until it changes. Or `parallelism` does not fit the
-    number of ranks. No worker is started then, but a running group continues with its size. As an event with `framework: megatron`:
-    parallel sizes in the command do not fit the job. The workers start."""
+    number of ranks. No worker is started then, but a running group continues with its size. As an event:
+    parallel sizes, numbers or hosts in the command do not fit the job. The workers start."""
     USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
-    """The template sets an environment variable that describes ranks or the master. The operator keeps it. It may
-    not match the real values."""
+    """The template sets an environment variable that describes ranks or the master, or one of another framework.
+    The operator keeps it. It may not match the real values."""
     STANDARD_INPUT_UNUSED = "StandardInputUnused"
     """The main container has `stdin` or `tty`, and each worker starts several processes. None of them reads the
     input."""

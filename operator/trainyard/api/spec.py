@@ -55,6 +55,7 @@ class Framework(StrEnum):
     LIGHTGBM = "lightgbm"
     TENSORFLOW = "tensorflow"
     MPI = "mpi"
+    HOROVOD = "horovod"
     RAY = "ray"
     NONE = "none"
 
@@ -76,7 +77,7 @@ class Framework(StrEnum):
     @property
     def starts_together(self) -> bool:
         """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
-        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW, Framework.MPI}
+        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW, Framework.MPI, Framework.HOROVOD}
 
     @property
     def has_one_process(self) -> bool:
@@ -86,7 +87,7 @@ class Framework(StrEnum):
     @property
     def needs_addresses(self) -> bool:
         """Whether each worker needs the IP addresses of all workers. LightGBM knows no host names, and agents do not wait for DNS."""
-        return self in {Framework.LIGHTGBM, Framework.MPI}
+        return self in {Framework.LIGHTGBM, Framework.MPI, Framework.HOROVOD}
 
     @property
     def starts_remotely(self) -> bool:
@@ -178,8 +179,8 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    "!(self.framework in ['lightgbm', 'mpi']) || self.recovery.agent != 'none'",
-                    "frameworks lightgbm and mpi need the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
+                    "!(self.framework in ['lightgbm', 'mpi', 'horovod']) || self.recovery.agent != 'none'",
+                    "frameworks lightgbm, mpi and horovod need the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
                 ),
                 rule(
@@ -304,7 +305,7 @@ class TrainingJobSpec(Model):
     CUDA_DEVICE_MAX_CONNECTIONS is set as well, where parallel sizes need it. With jax, `jax.distributed.initialize()` finds all processes
     without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
     With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
-    With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
+    With horovod, `hvd.init()` finds all ranks. With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

@@ -93,3 +93,20 @@ def test_healthy_unobserved_programs_report_nothing(program: Path, tmp_path: Pat
     (tmp_path / "train.py").write_text(f"{SEEN if KERNEL_REPORTS_EXITS else 'import os, sys'}\n{train}")
     run = run_once(program, tmp_path, f"export AGENT=$PPID; {PYTHON} -I train.py | cat")
     assert (run.wait()[0], run.message) == (0, "")
+
+
+def test_exception_explains_the_signal_after_it(program: Path, tmp_path: Path) -> None:
+    """As where a launcher of MPI kills a rank that has raised it."""
+    (tmp_path / "seen.py").write_text(SEEN)
+    (tmp_path / "train.py").write_text("""
+import atexit, os, runpy, signal, torch
+@atexit.register
+def leave():
+    runpy.run_path("seen.py")
+    os.kill(os.getpid(), signal.SIGKILL)
+raise ValueError("boom")
+""")
+    run = run_once(program, tmp_path, f"AGENT=$PPID {PYTHON} train.py; exit 0")
+    assert run.wait()[0] == 0
+    assert run.data is not None
+    assert (run.data.kind, run.data.exit_code, run.data.exception) == (Kind.HIDDEN, 1, "ValueError: boom")

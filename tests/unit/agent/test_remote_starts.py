@@ -96,6 +96,32 @@ def test_daemon_runs_in_the_other_worker(program: Path, folder: Path, operator: 
         assert not (folder / "worker-1/launched").exists()
 
 
+def test_missing_daemon_is_named_with_its_package(program: Path, folder: Path, operator: FakeOperator) -> None:
+    launcher = LAUNCH.replace("$DAEMON", "/nowhere/prted")
+    with running(program, folder, operator, launcher, "") as job:
+        until(lambda: any(poll["state"] == "failed" for poll in [*operator.polls]), 60, "a worker to fail")
+        message = next(poll for poll in operator.polls if poll["state"] == "failed")["failure"]["message"]
+        assert (
+            "cannot start a daemon: /nowhere/prted: No such file or directory; install an MPI, the same in" in message
+        )
+        assert job.failure()["exitCode"] != 0
+
+
+def test_only_worker_is_no_victim(program: Path, folder: Path) -> None:
+    """A launcher that fails in a job of one worker counts: no worker is lost."""
+    alone = {
+        "TRAINYARD_REPLICA_INDEX": "0",
+        "TRAINYARD_REPLICAS": "1",
+        "TRAINYARD_WORKER_NAME": "w-{index}.w",
+        "TRAINYARD_REMOTE_START_PORT": "29600",
+    }
+    run = AgentProcess(program, folder, "--once", "--", "sh", "-c", "echo 'no such program' >&2; exit 66", **alone)
+    assert run.wait()[0] == 66
+    assert run.data is not None
+    assert not run.data.peer_lost
+    assert "no such program" in run.message
+
+
 def test_launcher_learns_how_its_daemon_exits(program: Path, folder: Path, operator: FakeOperator) -> None:
     launcher = f"{LAUNCH} 2>output; echo $? >code; exit 1"
     with running(program, folder, operator, launcher, "sys.exit('the library libfabric is missing')") as job:

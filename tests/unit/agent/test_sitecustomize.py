@@ -48,6 +48,22 @@ def test_exit_code_of_a_rank(tmp_path: Path, script: str, code: int | None) -> N
 
 
 @pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("import sys; sys.exit('no data')", "no data"),
+        ("import sys; sys.exit(3)", ""),
+        ("import sys\ntry: sys.exit('no data')\nexcept SystemExit: pass", ""),
+        ("import runpy; runpy._run_module_as_main('no_such_module')", "No module named no_such_module"),
+    ],
+)
+def test_last_words_of_a_rank_are_recorded(tmp_path: Path, script: str, text: str) -> None:
+    """As Python prints them: below a launcher, its agent does not see the standard error of a rank."""
+    found = record_of(tmp_path, script)["text"]
+    assert found.endswith(text)
+    assert bool(found) == bool(text)
+
+
+@pytest.mark.parametrize(
     ("script", "code"),
     [
         ("import sys\ntry: sys.exit(0)\nexcept SystemExit as error: sys.exit(error)", 0),

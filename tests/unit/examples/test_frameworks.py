@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples/frameworks"
+OF_HOROVOD = ROOT / "examples/frameworks-horovod"
 OF_JAX = ROOT / "examples/frameworks-jax"
 OF_RAY = ROOT / "examples/frameworks-ray"
 OF_TENSORFLOW = ROOT / "examples/frameworks-tensorflow"
@@ -61,12 +62,12 @@ def test_image_of_jax_has_all_packages() -> None:
     assert pins(OF_JAX / "requirements.txt").keys() == {"jax", "jaxlib", "ml-dtypes", "opt-einsum", "scipy"}
 
 
-@pytest.mark.parametrize("folder", [FOLDER, OF_JAX, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [FOLDER, OF_HOROVOD, OF_JAX, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name)
 def test_the_bases_own_torch_and_numpy_stay(folder: Path) -> None:
     assert not {"numpy", "torch"} & pins(folder / "requirements.txt").keys()
 
 
-@pytest.mark.parametrize("folder", [FOLDER, OF_JAX, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [FOLDER, OF_HOROVOD, OF_JAX, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name)
 def test_every_wheel_has_a_hash(folder: Path) -> None:
     lock = (folder / "requirements.txt").read_text().replace("\\\n", " ")
     lines = [line for line in lock.splitlines() if line and not line.startswith("#")]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Optional
 
-from trainyard_agent import mpi
+from trainyard_agent import horovod, mpi
 from trainyard_agent.coordinated_stop import CoordinatedStop
 from trainyard_agent.daemon_command import DaemonCommand
 from trainyard_agent.deepspeed import Ranks, ranks, variables_beside_torchrun
@@ -16,9 +17,11 @@ from trainyard_agent.gpu import has_gpu
 from trainyard_agent.group import Group
 from trainyard_agent.hang import MIN_GPU_LIMIT_SECONDS, MIN_LIMIT_SECONDS
 from trainyard_agent.hang_diagnosis import Observers
+from trainyard_agent.horovod import Rendezvous
 from trainyard_agent.idle_watch import IdleWatch
 from trainyard_agent.launchers import placed
 from trainyard_agent.memory import Kills
+from trainyard_agent.missing_programs import missing_fix
 from trainyard_agent.mpi_supervisor import MpiSupervisor
 from trainyard_agent.nccl_network import SUBSYSTEMS_VARIABLE, NcclLines
 from trainyard_agent.operator_link import Failure, OperatorLink
@@ -108,6 +111,7 @@ class Attempt:
         self._fail_hidden = hidden_failures_fail(environment)
         self._reporting_ranks = set[int]() if reporting_ranks is None else reporting_ranks
         self._members = mpi.members(environment, self._place, secret)
+        self._rendezvous = horovod.rendezvous(environment)
         self._kills = Kills()
         self._nccl = NcclLines()
 
@@ -137,6 +141,8 @@ class Attempt:
             try:
                 shared = {**recorder.variables, **records.variables, **self._enter_mpi(stack, progress)}
                 remote = self._enter_remote_starts(stack, shared, progress)
+                if self._rendezvous is not None:
+                    self._enter_rendezvous(stack, self._rendezvous, link)
                 self._start(shared, progress)
             except OSError as error:
                 return Outcome(self._start_failure(error, link))
@@ -200,6 +206,31 @@ class Attempt:
 
         return stack.enter_context(RemoteStarts(self._members, self._group, start, self._log, environment))
 
+    def _enter_rendezvous(self, stack: ExitStack, where: Rendezvous, link: OperatorLink) -> None:
+        """Serve the store in which ranks of Horovod meet, or wait for that of worker 0. Raises OSError."""
+        if not where.is_ipv4:
+            raise OSError(
+                errno.ENOEXEC, f"Horovod's ranks meet over IPv4 alone, and worker 0 has the address {where.host}"
+            )
+        if horovod.serves(self._place):
+            # The agents of other jobs do without its modules.
+            from trainyard_agent.horovod_store import StoreServer  # noqa: PLC0415
+
+            try:
+                stack.enter_context(StoreServer(where))
+            except OSError as error:
+                self._log(f"cannot serve the rendezvous of Horovod address={where}: {error.strerror}")
+                raise
+            return
+
+        def goes_on() -> bool:
+            return not (self._group.is_terminating or link.must_stop())
+
+        if not horovod.await_store(where, goes_on, self._group.wait) and goes_on():
+            self._log(
+                f"worker 0 does not serve the rendezvous of Horovod address={where}; starting the ranks nevertheless"
+            )
+
     def _supervisor(self, remote: RemoteStarts | None, *parts: Any) -> Supervisor:
         if not mpi.is_mpi(self._environment):
             return Supervisor(*parts)
@@ -261,7 +292,10 @@ class Attempt:
     def _start_failure(self, error: OSError, link: OperatorLink) -> Failure:
         # What has run in this container, or fails because something is missing for now, may run again, if not here.
         code = FAILED_CODE if self._group.has_run else UNSTARTABLE_CODES.get(error.errno, FAILED_CODE)
-        reason = f"cannot start {self._command.words[0]}: {error.strerror}"
+        program = self._command.words[0]
+        reason = (
+            f"cannot start {program}: {error.strerror}{missing_fix(program) if error.errno == errno.ENOENT else ''}"
+        )
         self._log(reason)
         failure = Failure(code, write(Termination(Kind.NOT_STARTED, exit_code=code), reason), time.monotonic())
         link.report_failure(failure)

@@ -25,8 +25,9 @@ PEER_LOST = (
     "DistBackendError",
     "RendezvousClosedError",
     "RendezvousConnectionError",
+    "Horovod has been shut down",
 )
-"""What gloo, NCCL, the store and torchrun print in a rank that lost another rank."""
+"""What gloo, NCCL, the store, torchrun and Horovod print in a rank that lost another rank."""
 XGBOOST_ERROR = "XGBoostError"
 XGBOOST_PEER_LOST = re.compile(
     r"The other end is likely closed|Failed to connect to the tracker|(?:Allreduce|Allgather|Broadcast) failed"

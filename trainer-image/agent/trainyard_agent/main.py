@@ -16,6 +16,7 @@ from pathlib import Path
 from trainyard_agent.attempt import Command
 from trainyard_agent.container_restart import ContainerRestart
 from trainyard_agent.group import Group
+from trainyard_agent.horovod import rendezvous
 from trainyard_agent.mpi import members
 from trainyard_agent.orders import waits_at_start
 from trainyard_agent.probe_state import ProbeState
@@ -72,6 +73,7 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         rank_variables(os.environ)
         if not wait:
             members(os.environ, own_place, "")
+        rendezvous(os.environ)
         started = Command.of(command, os.environ, starts_ranks=starts_ranks)
     except SettingError as error:
         return _reject(str(error))

@@ -72,7 +72,7 @@ def members(environment: Mapping[str, str], place: Place, secret: str) -> Member
     if not is_mpi(environment) or place.workers == 1:
         return None
     addresses = environment.get(ADDRESSES_VARIABLE, "").split(",")
-    if len(addresses) != place.workers or not all(map(_is_address, addresses)):
+    if len(addresses) != place.workers or not all(map(is_address, addresses)):
         raise SettingError(f"{ADDRESSES_VARIABLE} must have the IP addresses of all {place.workers} workers")
     port, pattern = environment[PORT_VARIABLE], environment.get(NAME_VARIABLE, "")
     if not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) <= MAX_PORT):
@@ -176,7 +176,8 @@ def _make_folder(name: str) -> Path:
     raise failure
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Return whether a text is an IP address."""
     try:
         return bool(ipaddress.ip_address(text))
     except ValueError:

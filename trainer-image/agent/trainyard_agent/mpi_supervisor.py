@@ -110,11 +110,13 @@ class MpiSupervisor(Supervisor):
         data = super()._completed(data, cause)
         if cause.code in START_CODES or data.oom_kills:
             return data
+        if self._remote is None:
+            # The only worker follows no other one.
+            return data
         if self._peers is not None:
             follows = self._peers.ask(self._group).verdict is Verdict.FAILED
         else:
-            was_killed = self._remote is not None and cause.pid in self._remote.lost
-            follows = was_killed or cause.code < SIGNAL_BASE
+            follows = cause.pid in self._remote.lost or cause.code < SIGNAL_BASE
         return data._replace(peer_lost=True) if follows else data
 
     def _confirm(self, peers: Peers) -> Result:

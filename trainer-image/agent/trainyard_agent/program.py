@@ -20,6 +20,18 @@ JAX_VARIABLES = frozenset(
     | {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_SLICE_ID"}
 )
 """Those that the operator sets for JAX. JAX reads them when a program initializes the group, and not before."""
+HOROVOD_VARIABLES = frozenset(
+    {
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        "HOROVOD_CROSS_RANK",
+        "HOROVOD_CROSS_SIZE",
+    }
+    | {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"}
+)
+"""Those that the operator sets for Horovod, which reads them when a program calls `hvd.init()`."""
 PER_RANK_VARIABLES = frozenset(
     {
         "RANK",
@@ -31,6 +43,7 @@ PER_RANK_VARIABLES = frozenset(
         *FILE_VARIABLES,
         *NCCL_VARIABLES,
         *JAX_VARIABLES,
+        *HOROVOD_VARIABLES,
     }
 )
 """Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made, and so does NCCL its own."""

@@ -17,6 +17,7 @@ from trainyard_agent import processes
 from trainyard_agent.group import Group
 from trainyard_agent.rank_record_file import Membership, RankRecord, read_record
 from trainyard_agent.ranks import MAX_PROCESSES
+from trainyard_agent.termination_message import SIGNAL_BASE
 from trainyard_agent.unobserved_programs import UnobservedPrograms
 
 FOLDER_VARIABLE = "TRAINYARD_RANK_RECORDS"
@@ -257,6 +258,9 @@ class RankRecords:
     def _with_exit(self, record: RankRecord) -> RankRecord:
         """Return the record with the exit code of the kernel, where that is known. The time is the program's own, which is earlier."""
         code, at = self._codes.get(record.pid, (record.code, record.at))
+        if record.text and record.code and code is not None and code > SIGNAL_BASE:
+            # Its exception came first. Then it crashed while it exited, or its launcher killed it.
+            code = record.code
         return record._replace(code=code, at=record.at or at)
 
     def _note_loaded(self, now: float) -> None:

@@ -5,6 +5,7 @@ Used in the main thread alone: the sockets are watched by the group. A caller wi
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from trainyard_agent import processes
 from trainyard_agent.daemon_command import CommandError, DaemonCommand, parse_command
 from trainyard_agent.group import Group
+from trainyard_agent.missing_programs import missing_fix
 from trainyard_agent.mpi import Members
 from trainyard_agent.remote_client import FORWARDED
 from trainyard_agent.remote_lines import (
@@ -185,13 +187,19 @@ class RemoteStarts:
 
     def _start_daemon(self, caller: Caller, words: Sequence[str]) -> None:
         why = f"{MAX_DAEMONS} daemons run here already"
+        program = ""
         try:
             if len(self._group.running_pids) < MAX_DAEMONS:
-                caller.daemon = self._start(parse_command(words, self._environment))
+                daemon = parse_command(words, self._environment)
+                program = daemon.words[0]
+                caller.daemon = self._start(daemon)
                 self._send(caller, {"started": True})
                 return
-        except (CommandError, OSError) as error:
-            why = str(error.strerror if isinstance(error, OSError) else error)
+        except CommandError as error:
+            why = str(error)
+        except OSError as error:
+            fix = missing_fix(program) if error.errno == errno.ENOENT else ""
+            why = f"{program}: {error.strerror}{fix}"
         reason = f"cannot start a daemon: {why}"
         self._log(reason)
         self._send(caller, {"refused": reason})

@@ -28,7 +28,9 @@ from trainyard.domain.status.pod_rejections import refused
 from trainyard.domain.status.transitions import apply_conditions
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import unused_input
+from trainyard.frameworks.command_conflicts import command_conflicts
 from trainyard.frameworks.environment import user_set_identity
+from trainyard.frameworks.foreign_variables import foreign_variables
 from trainyard.frameworks.launcher_place import unplaced_launcher
 from trainyard.frameworks.megatron import unfit_sizes
 from trainyard.frameworks.visible_devices import hidden_devices
@@ -234,6 +236,9 @@ class Reconciler:
             warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
         notes = filter(None, dict.fromkeys(map(hidden_devices, workers)))
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in notes]
+        foreign = dict.fromkeys(note for worker in workers for note in foreign_variables(worker))
+        warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in foreign]
+        warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in command_conflicts(workers[0])]
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):
