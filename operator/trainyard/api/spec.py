@@ -56,6 +56,8 @@ class Framework(StrEnum):
     TENSORFLOW = "tensorflow"
     MPI = "mpi"
     RAY = "ray"
+    DMLC = "dmlc"
+    PADDLE = "paddle"
     NONE = "none"
 
     @property
@@ -76,12 +78,24 @@ class Framework(StrEnum):
     @property
     def starts_together(self) -> bool:
         """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
-        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW, Framework.MPI}
+        return self in {
+            Framework.XGBOOST,
+            Framework.LIGHTGBM,
+            Framework.TENSORFLOW,
+            Framework.MPI,
+            Framework.DMLC,
+            Framework.PADDLE,
+        }
 
     @property
     def has_one_process(self) -> bool:
         """Whether one process of a worker drives all its accelerators, unless the user wants more."""
-        return self in {Framework.TENSORFLOW, Framework.RAY}
+        return self in {Framework.TENSORFLOW, Framework.RAY, Framework.DMLC}
+
+    @property
+    def serves_at_import(self) -> bool:
+        """Whether the import of the framework is the server on some members, so that no process may import it in advance."""
+        return self is Framework.DMLC
 
     @property
     def needs_addresses(self) -> bool:
@@ -193,6 +207,11 @@ class TrainingJobSpec(Model):
                     fieldPath=".template",
                 ),
                 rule(
+                    "self.framework != 'dmlc' || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
+                    "framework dmlc has one process in each worker; leave this out",
+                    fieldPath=".processesPerReplica",
+                ),
+                rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
                     "network cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".network",
@@ -300,10 +319,10 @@ class TrainingJobSpec(Model):
 
     framework: Framework = Framework.TORCH
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
-    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. With megatron,
-    CUDA_DEVICE_MAX_CONNECTIONS is set as well, where parallel sizes need it. With jax, `jax.distributed.initialize()` finds all processes
-    without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
-    With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
+    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. megatron: also
+    CUDA_DEVICE_MAX_CONNECTIONS, where parallel sizes need it. jax: `jax.distributed.initialize()` finds all processes
+    without arguments. xgboost: the address of the tracker. lightgbm: the list of machines. tensorflow: TF_CONFIG. dmlc (MXNet,
+    BytePS) and paddle: DMLC_* or PADDLE_*. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
     With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
@@ -335,7 +354,7 @@ class TrainingJobSpec(Model):
         max_length=MAX_ROLES,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    """Members of the group beside its workers, where the framework has such roles. tensorflow: chief, ps, evaluator."""
+    """Members of the group beside its workers, where the framework has such roles."""
     parallelism: Parallelism | None = None
     """How one copy of the model is distributed over ranks. The data parallel size is replicas x processesPerReplica divided by the product
     of these, without a remainder. Workers receive it in TRAINYARD_PARALLELISM, and `trainyard_torch` builds its DeviceMesh from it.

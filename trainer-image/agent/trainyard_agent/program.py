@@ -20,6 +20,11 @@ JAX_VARIABLES = frozenset(
     | {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_SLICE_ID"}
 )
 """Those that the operator sets for JAX. JAX reads them when a program initializes the group, and not before."""
+PADDLE_VARIABLES = frozenset(
+    {"PADDLE_MASTER", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"}
+    | {"PADDLE_JOB_ID", "PADDLE_NNODES", "PADDLE_RANK", "PADDLE_RANK_IN_NODE", "FLAGS_selected_gpus"}
+)
+"""Those that the operator sets for Paddle, which reads them when a program initializes the group."""
 PER_RANK_VARIABLES = frozenset(
     {
         "RANK",
@@ -31,6 +36,7 @@ PER_RANK_VARIABLES = frozenset(
         *FILE_VARIABLES,
         *NCCL_VARIABLES,
         *JAX_VARIABLES,
+        *PADDLE_VARIABLES,
     }
 )
 """Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made, and so does NCCL its own."""

@@ -9,6 +9,10 @@ from dev.localcluster import images
 from dev.localcluster.errors import LocalClusterError
 from dev.localcluster.paths import Paths
 
+NAMES = (
+    "operator, trainer, cuda, frameworks, frameworks-jax, frameworks-tensorflow, frameworks-ray, frameworks-mxnet,"
+    " frameworks-paddle"
+)
 ALL = pytest.mark.parametrize("image", images.IMAGES.values(), ids=images.IMAGES.keys())
 
 
@@ -50,7 +54,7 @@ def test_existing_image_is_not_rebuilt(image: images.Image, tmp_path: Path) -> N
 def test_unknown_image_name_lists_the_valid_ones(tmp_path: Path) -> None:
     with pytest.raises(
         LocalClusterError,
-        match="there is no image trainr; there are operator, trainer, cuda, frameworks, frameworks-jax, frameworks-tensorflow, frameworks-ray",
+        match=f"there is no image trainr; there are {NAMES}",
     ):
         images.build("operator", "trainr", paths=Paths(tmp_path))
 
@@ -62,7 +66,7 @@ def test_the_command_line_says_what_is_wrong(
     assert images.main(["build", "trainr"]) == 1
     assert (
         capsys.readouterr().err
-        == "there is no image trainr; there are operator, trainer, cuda, frameworks, frameworks-jax, frameworks-tensorflow, frameworks-ray\n"
+        == f"there is no image trainr; there are {NAMES}\n"
     )
 
 
@@ -87,6 +91,8 @@ def test_image_hash_changes_with_its_base_image(tmp_path: Path, monkeypatch: pyt
         "frameworks-jax",
         "frameworks-tensorflow",
         "frameworks-ray",
+        "frameworks-mxnet",
+        "frameworks-paddle",
     ]
 
 
