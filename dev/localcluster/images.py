@@ -152,7 +152,7 @@ IMAGES: Final = {
                 "examples/frameworks-mxnet/requirements.txt",
             ),
             "about 2 min, 50 MB of downloads",
-            6,
+            5,
             stands_on="trainer",
         ),
         Image(
@@ -160,7 +160,7 @@ IMAGES: Final = {
             "examples/frameworks-paddle",
             ("examples/frameworks-paddle/Dockerfile", "examples/frameworks-paddle/requirements.txt"),
             "about 3 min, 210 MB of downloads",
-            8,
+            7,
             stands_on="trainer",
         ),
     )

@@ -93,7 +93,7 @@ ROLES: Mapping[str, FrameworkRoles] = MappingProxyType(
         "ray": FrameworkRoles(
             RoleRule(alone=True, ends=False), {RoleName.HEAD: RoleRule(decides=True)}, required=(RoleName.HEAD,)
         ),
-        # The servers hold the parameters, and the scheduler the list of all members: nobody can go on without one of them. Both
+        # The servers hold the parameters, and the scheduler the list of all members: without one of them the group cannot end. Both
         # end once all workers have parted, or not at all.
         "dmlc": FrameworkRoles(
             RoleRule(decides=True),

@@ -319,10 +319,10 @@ class TrainingJobSpec(Model):
 
     framework: Framework = Framework.TORCH
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
-    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. megatron: also
-    CUDA_DEVICE_MAX_CONNECTIONS, where parallel sizes need it. jax: `jax.distributed.initialize()` finds all processes
-    without arguments. xgboost: the address of the tracker. lightgbm: the list of machines. tensorflow: TF_CONFIG. dmlc (MXNet,
-    BytePS) and paddle: DMLC_* or PADDLE_*. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
+    torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. With megatron,
+    CUDA_DEVICE_MAX_CONNECTIONS is set as well, where parallel sizes need it. With jax, `jax.distributed.initialize()` finds all processes
+    without arguments. With xgboost, ranks get the address of the tracker; with lightgbm, the list of machines. With
+    tensorflow TF_CONFIG is set, with dmlc (MXNet, BytePS) DMLC_*, with paddle PADDLE_*. With mpi, worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
     With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the

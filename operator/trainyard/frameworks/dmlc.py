@@ -21,8 +21,8 @@ IDENTITY_VARIABLES = frozenset(
 def identity_variables(worker: Worker) -> list[Json]:
     """Return the role of the member, the numbers of all roles, and the address of the scheduler.
 
-    The port differs in each attempt, so that no member of the last one takes part. ps-lite gives the members their ranks itself, in the
-    order in which they arrive; `DMLC_WORKER_ID` is BytePS's.
+    The port differs in each attempt, so that no member of the last one takes part. Members get their ranks of
+    ps-lite, in the order in which they arrive. BytePS asks for `DMLC_WORKER_ID`.
     """
     servers = sum(role.replicas for role in worker.spec.roles if role.name is RoleName.SERVER)
     variables = {

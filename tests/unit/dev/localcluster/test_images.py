@@ -64,10 +64,7 @@ def test_the_command_line_says_what_is_wrong(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert images.main(["build", "trainr"]) == 1
-    assert (
-        capsys.readouterr().err
-        == f"there is no image trainr; there are {NAMES}\n"
-    )
+    assert capsys.readouterr().err == f"there is no image trainr; there are {NAMES}\n"
 
 
 def copy(root: Path) -> None:
