@@ -27,12 +27,13 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
-SIZES = ("sizes", "minReplicas", "maxReplicas")
-SAME_SIZES = " && ".join(
-    f"has(self.elastic.{name}) == has(oldSelf.value().elastic.{name})"
-    f" && (!has(self.elastic.{name}) || self.elastic.{name} == oldSelf.value().elastic.{name})"
-    for name in SIZES
+SAME_SIZES = (
+    "has(self.elastic.sizes) == has(oldSelf.value().elastic.sizes)"
+    " && (!has(self.elastic.sizes) || self.elastic.sizes == oldSelf.value().elastic.sizes)"
+    " && self.elastic.?minReplicas.orValue(0) == oldSelf.value().elastic.?minReplicas.orValue(0)"
+    " && self.elastic.?maxReplicas.orValue(0) == oldSelf.value().elastic.?maxReplicas.orValue(0)"
 )
+"""0: not set."""
 SCALED = (
     "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic)"
     f" && self.elastic.multipleOf == oldSelf.value().elastic.multipleOf && {SAME_SIZES}"
