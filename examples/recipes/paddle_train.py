@@ -55,6 +55,9 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """Go on from the checkpoint, and say how well it went."""
+    if not paddle.is_compiled_with_cuda():
+        # Its default is another one, also where there are no GPUs that it could use.
+        os.environ.setdefault("PADDLE_DISTRI_BACKEND", "gloo")
     distributed.init_parallel_env()
     rank, size = distributed.get_rank(), distributed.get_world_size()
     own = network()

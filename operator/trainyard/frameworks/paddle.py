@@ -53,9 +53,9 @@ def identity_variables(worker: Worker) -> list[Json]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def device_variables(_worker: Worker, container: Mapping[str, Any]) -> list[Json]:
+def device_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     """Return the backend of a container without accelerators: Paddle's default is another one, which cannot run on CPUs alone."""
-    return [] if accelerators(container) else [{"name": "PADDLE_DISTRI_BACKEND", "value": "gloo"}]
+    return [] if worker.job.accelerators or accelerators(container) else [{"name": "PADDLE_DISTRI_BACKEND", "value": "gloo"}]
 
 
 def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
