@@ -84,4 +84,4 @@ def test_unknown_devices_are_reported(kube: Kube) -> None:
     assert uncertain["status"] == "True"
     assert f"how many accelerators {resource} means" in uncertain["message"]
     assert "Set processesPerReplica" in uncertain["message"]
-    assert "AcceleratorsUncertain" in kube.run("get", "events")
+    assert "AcceleratorsUnknown" in kube.run("get", "events")
