@@ -1,6 +1,6 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-horovod|frameworks-jax|frameworks-tensorflow|frameworks-ray]` leaves one OCI archive for each image in the cache folder.
+`python -m dev.localcluster.images build [NAME …]` leaves one OCI archive for each image in the cache folder.
 The name is the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
@@ -152,6 +152,26 @@ IMAGES: Final = {
             ("examples/frameworks-ray/Dockerfile", "examples/frameworks-ray/requirements.txt"),
             "about 2 min, 150 MB of downloads",
             6,
+            stands_on="trainer",
+        ),
+        Image(
+            "frameworks-mxnet",
+            "examples/frameworks-mxnet",
+            (
+                "examples/frameworks-mxnet/Dockerfile",
+                "examples/frameworks-mxnet/old_names.py",
+                "examples/frameworks-mxnet/requirements.txt",
+            ),
+            "about 2 min, 50 MB of downloads",
+            5,
+            stands_on="trainer",
+        ),
+        Image(
+            "frameworks-paddle",
+            "examples/frameworks-paddle",
+            ("examples/frameworks-paddle/Dockerfile", "examples/frameworks-paddle/requirements.txt"),
+            "about 3 min, 210 MB of downloads",
+            7,
             stands_on="trainer",
         ),
     )

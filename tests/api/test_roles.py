@@ -13,6 +13,7 @@ from tests.support.polling import until
 
 Json = dict[str, Any]
 CHIEF, PS, EVALUATOR, HEAD = {"name": "chief"}, {"name": "ps"}, {"name": "evaluator"}, {"name": "head"}
+SCHEDULER, SERVER = {"name": "scheduler"}, {"name": "server", "replicas": 2}
 NO_COMMAND = {"spec": {"containers": [{"name": "main", "image": "ray:1"}]}}
 
 
@@ -42,6 +43,12 @@ def roles(*given: Json, **spec: Any) -> Json:
         (roles({"name": "head", "replicas": 2}, framework="ray"), "one member of this role; set replicas to 1"),
         (roles(HEAD, framework="ray", recovery={"agent": "none"}), r"recovery.agent.*ray needs the agent"),
         (roles(HEAD, framework="ray", template=NO_COMMAND), r"spec.template.*command of the first.*set command"),
+        (roles(SCHEDULER, framework="dmlc"), "needs the roles scheduler and server; add them to roles"),
+        (roles(framework="dmlc"), "needs the roles scheduler and server"),
+        (roles(SCHEDULER, PS, framework="dmlc"), "framework dmlc has the roles scheduler, server; remove or rename"),
+        (roles({**SCHEDULER, "replicas": 2}, SERVER, framework="dmlc"), "one member of this role; set replicas to 1"),
+        (roles(SCHEDULER, SERVER, framework="dmlc", processesPerReplica=2), "processesPerReplica.*one process in each"),
+        (roles(SERVER, framework="paddle"), "framework paddle has no roles"),
     ],
 )
 def test_invalid_roles_name_field_and_fix(lab: Namespace, spec: Json, message: str) -> None:
@@ -65,6 +72,12 @@ def test_largest_group_is_within_the_cost_limits(lab: Namespace) -> None:
     lab.submit("large", **everything)
     lab.change("large", lifecycle={"suspend": True})
     lab.remove("large")
+
+
+def test_members_of_dmlc_are_accepted(lab: Namespace) -> None:
+    for processes in ("auto", 1):
+        lab.submit("servers", **roles(SCHEDULER, SERVER, framework="dmlc", processesPerReplica=processes))
+        lab.remove("servers")
 
 
 def test_roles_change_only_while_suspended(lab: Namespace) -> None:

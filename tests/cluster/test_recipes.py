@@ -88,6 +88,10 @@ RECIPES = (
     ),
     Recipe("xgboost", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
+    Recipe("mxnet", POINTS, least=90, fault=Fault.KILL, more=("--steps", "1000", "--pause", "0.02")),
+    Recipe(
+        "paddle", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "1000", "--pause", "0.02")
+    ),
     Recipe("mpi", POINTS, least=90, fault=Fault.KILL, more=("--steps", "400", "--pause", "0.05")),
     Recipe("horovod", POINTS, least=90, fault=Fault.KILL, more=("--steps", "400", "--pause", "0.05")),
     Recipe("ray", POINTS, least=90, fault=Fault.KILL_RAY, more=("--steps", "1000"), reporter="head-0"),

@@ -4,7 +4,7 @@ Members have one space of indexes: workers from 0, and the members of each role 
 number within the role.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -31,6 +31,8 @@ class RoleName(StrEnum):
     PS = "ps"
     EVALUATOR = "evaluator"
     HEAD = "head"
+    SERVER = "server"
+    SCHEDULER = "scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,17 @@ ROLES: Mapping[str, FrameworkRoles] = MappingProxyType(
         "ray": FrameworkRoles(
             RoleRule(alone=True, ends=False), {RoleName.HEAD: RoleRule(decides=True)}, required=(RoleName.HEAD,)
         ),
+        # The servers hold the parameters, and the scheduler the list of all members: without one of them the group cannot end. Both
+        # end once all workers have parted, or not at all.
+        "dmlc": FrameworkRoles(
+            RoleRule(decides=True),
+            {RoleName.SCHEDULER: RoleRule(ends=False), RoleName.SERVER: RoleRule(ends=False)},
+            required=(RoleName.SCHEDULER, RoleName.SERVER),
+        ),
     }
 )
 """By framework. One that is missing has workers only, which all decide."""
-SINGLE = (RoleName.CHIEF, RoleName.EVALUATOR, RoleName.HEAD)
+SINGLE = (RoleName.CHIEF, RoleName.EVALUATOR, RoleName.HEAD, RoleName.SCHEDULER)
 """Roles of one member at most."""
 
 
@@ -197,11 +206,23 @@ def role_rules() -> list[dict[str, Any]]:
     for framework, roles in ROLES.items():
         variant = roles.variant
         where = f"self.framework != '{framework}'"
-        rules += [_required(where, name) for name in roles.required]
+        if len(roles.required) > 1:
+            rules.append(_all_required(where, roles.required))
+        else:
+            rules += [_required(where, name) for name in roles.required]
         if variant is not None:
             without = f"{where} || !has(self.roles) || !self.roles.exists(each, each.name == '{variant[0]}')"
             rules += [_required(without, name, f" if it has the role {variant[0]}") for name in variant[1].required]
     return rules
+
+
+def _all_required(unless: str, names: Sequence[str]) -> dict[str, Any]:
+    """Return the rule of a framework that needs each role it has: no name is there twice, and another rule refuses other names."""
+    return rule(
+        f"{unless} || (has(self.roles) && self.roles.size() == {len(names)})",
+        f"the framework needs the roles {' and '.join(names)}; add them to roles",
+        fieldPath=".roles",
+    )
 
 
 def _required(unless: str, name: str, where: str = "") -> dict[str, Any]:

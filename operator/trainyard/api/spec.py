@@ -27,12 +27,13 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
-SIZES = ("sizes", "minReplicas", "maxReplicas")
-SAME_SIZES = " && ".join(
-    f"has(self.elastic.{name}) == has(oldSelf.value().elastic.{name})"
-    f" && (!has(self.elastic.{name}) || self.elastic.{name} == oldSelf.value().elastic.{name})"
-    for name in SIZES
+SAME_SIZES = (
+    "has(self.elastic.sizes) == has(oldSelf.value().elastic.sizes)"
+    " && (!has(self.elastic.sizes) || self.elastic.sizes == oldSelf.value().elastic.sizes)"
+    " && self.elastic.?minReplicas.orValue(0) == oldSelf.value().elastic.?minReplicas.orValue(0)"
+    " && self.elastic.?maxReplicas.orValue(0) == oldSelf.value().elastic.?maxReplicas.orValue(0)"
 )
+"""0: not set."""
 SCALED = (
     "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic)"
     f" && self.elastic.multipleOf == oldSelf.value().elastic.multipleOf && {SAME_SIZES}"
@@ -57,6 +58,8 @@ class Framework(StrEnum):
     MPI = "mpi"
     HOROVOD = "horovod"
     RAY = "ray"
+    DMLC = "dmlc"
+    PADDLE = "paddle"
     NONE = "none"
 
     @property
@@ -77,12 +80,25 @@ class Framework(StrEnum):
     @property
     def starts_together(self) -> bool:
         """Whether ranks start only once all workers run. Those of XGBoost give up on a tracker that is not there after six seconds."""
-        return self in {Framework.XGBOOST, Framework.LIGHTGBM, Framework.TENSORFLOW, Framework.MPI, Framework.HOROVOD}
+        return self in {
+            Framework.XGBOOST,
+            Framework.LIGHTGBM,
+            Framework.TENSORFLOW,
+            Framework.MPI,
+            Framework.HOROVOD,
+            Framework.DMLC,
+            Framework.PADDLE,
+        }
 
     @property
     def has_one_process(self) -> bool:
         """Whether one process of a worker drives all its accelerators, unless the user wants more."""
-        return self in {Framework.TENSORFLOW, Framework.RAY}
+        return self in {Framework.TENSORFLOW, Framework.RAY, Framework.DMLC}
+
+    @property
+    def serves_at_import(self) -> bool:
+        """Whether the import of the framework is the server on some members, so that no process may import it in advance."""
+        return self is Framework.DMLC
 
     @property
     def needs_addresses(self) -> bool:
@@ -194,6 +210,11 @@ class TrainingJobSpec(Model):
                     fieldPath=".template",
                 ),
                 rule(
+                    "self.framework != 'dmlc' || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
+                    "framework dmlc has one process in each worker; leave this out",
+                    fieldPath=".processesPerReplica",
+                ),
+                rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
                     "network cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".network",
@@ -303,8 +324,8 @@ class TrainingJobSpec(Model):
     """How workers find each other. torch: the variables of torchrun and torch.distributed are set. deepspeed: as
     torch. `deepspeed train.py` starts the ranks of one group, without ssh or a file of hosts. With megatron,
     CUDA_DEVICE_MAX_CONNECTIONS is set as well, where parallel sizes need it. With jax, `jax.distributed.initialize()` finds all processes
-    without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
-    With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
+    without arguments. With xgboost, ranks get the address of the tracker; with lightgbm, the list of machines. With
+    tensorflow TF_CONFIG is set, with dmlc (MXNet, BytePS) DMLC_*, with paddle PADDLE_*. With mpi, worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
     With horovod, `hvd.init()` finds all ranks. With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
@@ -336,7 +357,7 @@ class TrainingJobSpec(Model):
         max_length=MAX_ROLES,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
-    """Members of the group beside its workers, where the framework has such roles. tensorflow: chief, ps, evaluator."""
+    """Members of the group beside its workers, where the framework has such roles."""
     parallelism: Parallelism | None = None
     """How one copy of the model is distributed over ranks. The data parallel size is replicas x processesPerReplica divided by the product
     of these, without a remainder. Workers receive it in TRAINYARD_PARALLELISM, and `trainyard_torch` builds its DeviceMesh from it.

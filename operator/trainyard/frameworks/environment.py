@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.frameworks import boosting, horovod, jax, megatron, mpi, ray, tensorflow, torch
+from trainyard.frameworks import boosting, dmlc, horovod, jax, megatron, mpi, paddle, ray, tensorflow, torch
 from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -75,6 +75,14 @@ FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
         horovod.identity_variables, horovod.tuning_variables, horovod.RESERVED, horovod.RANKS
     ),
     Framework.RAY: FrameworkEnvironment(ray.identity_variables, ray.tuning_variables, ray.IDENTITY_VARIABLES),
+    Framework.DMLC: FrameworkEnvironment(dmlc.identity_variables, dmlc.tuning_variables, dmlc.IDENTITY_VARIABLES),
+    Framework.PADDLE: FrameworkEnvironment(
+        paddle.identity_variables,
+        paddle.tuning_variables,
+        paddle.IDENTITY_VARIABLES,
+        paddle.RANKS,
+        paddle.device_variables,
+    ),
     Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }
 
@@ -133,7 +141,7 @@ def common_variables(worker: Worker) -> list[Json]:
     if (parallelism := worker.spec.parallelism) is not None:
         # Not one of SETTINGS: it changes only while there are no pods.
         variables["TRAINYARD_PARALLELISM"] = parallelism.model_dump_json()
-    if not worker.spec.recovery.warm_start:
+    if not worker.spec.recovery.warm_start or worker.spec.framework.serves_at_import:
         variables["TRAINYARD_WARM_START"] = "0"
     if (hidden := worker.spec.recovery.hidden_failures) is not HiddenFailures.WARN:
         variables["TRAINYARD_HIDDEN_FAILURES"] = str(hidden)
@@ -162,6 +170,8 @@ def rank_variables(worker: Worker) -> list[Json]:
         RankNumber.WORKER: str(worker.index),
         RankNumber.WORKERS: str(worker.workers),
         RankNumber.DEVICES: ",".join(map(str, range(worker.job.accelerators))),
+        # The framework itself sets the only endpoint of a worker.
+        RankNumber.ENDPOINT: "",
     }
     return [{"name": name, "value": numbers[number]} for name, number in names.items() if numbers[number]]
 

@@ -24,6 +24,7 @@ LAUNCHERS = frozenset(
         "composer.cli.launcher",
     }
     | {"horovod.runner", "horovod.runner.launch", "tune", "torchtune._cli.tune"}
+    | {"paddle.distributed.launch", "fleetrun", "bpslaunch"}
 )
 """Programs and modules that start the ranks of a worker."""
 OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})

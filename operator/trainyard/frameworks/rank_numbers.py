@@ -15,3 +15,5 @@ class RankNumber(StrEnum):
     DEVICES = "devices"
     """The accelerators of the process, as `0,1`: its part of the worker's. Not set where their number is not known, or no multiple of the
     processes."""
+    ENDPOINT = "endpoint"
+    """The entry of the process in `PADDLE_TRAINER_ENDPOINTS`."""

@@ -116,10 +116,10 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
         # The hosts of a TPU slice reach each other by name.
         has_tpus = any(requested(container, TPU) for container in spec.template["spec"]["containers"])
         return DnsNames.ALL if has_tpus else DnsNames.MASTER
-    if spec.framework is Framework.TENSORFLOW:
+    if spec.framework in {Framework.TENSORFLOW, Framework.PADDLE}:
         return DnsNames.ALL
-    if spec.framework is Framework.RAY:
-        # All look for the head, which has the number 0 in its role.
+    if spec.framework in {Framework.RAY, Framework.DMLC}:
+        # All look for the head or the scheduler, which has the number 0 in its role.
         return DnsNames.MASTER
     names_others = spec.framework.starts_remotely or not spec.framework.meets_at_worker_0
     return DnsNames.ALL if names_others else DnsNames.MASTER

@@ -39,6 +39,15 @@ def test_further_variables_name_each_rank() -> None:
     assert [second[f"X_{kind}"] for kind in kinds] == ["3", "6", "1", "2", "1", "3"]
 
 
+def test_each_rank_gets_its_endpoint() -> None:
+    endpoints = [f"train-worker-{worker}.train:{port}" for worker in range(3) for port in (12400, 12401)]
+    given = {"TRAINYARD_RANK_VARIABLES": "OWN=endpoint", "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints)}
+    assert [made["OWN"] for made in environments(place(SET), given).values()] == endpoints[2:4]
+    for wrong in (",".join(endpoints[:5]), ""):
+        found = environments(place(SET), {**given, "PADDLE_TRAINER_ENDPOINTS": wrong})
+        assert not any("OWN" in made for made in found.values())
+
+
 @pytest.mark.parametrize("wrong", ["JAX_PROCESS_ID", "JAX_PROCESS_ID=number", "=rank", "A=rank;B=rank"])
 def test_invalid_further_variable_is_named(wrong: str) -> None:
     with pytest.raises(SettingError, match="TRAINYARD_RANK_VARIABLES must be NAME=KIND") as raised:

@@ -102,6 +102,22 @@ def test_exception_before_a_signal_counts_at_the_end(code: int, output: str, fir
     assert output.strip()[-20:] in text or code in {1, 139}
 
 
+PADDLE_ABORTED = """\
+terminate called after throwing an instance of 'gloo::IoException'
+  what():  [/paddle/third_party/gloo/gloo/transport/tcp/pair.cc:576] Read error [127.0.0.1]:9608: {}
+
+
+--------------------------------------
+C++ Traceback (most recent call last):
+--------------------------------------
+0   paddle::pybind::ThrowExceptionToPython(std::__exception_ptr::exception_ptr)
+
+----------------------
+Error Message Summary:
+----------------------
+FatalError: `Process abort signal` is detected by the operating system.
+  [SignalInfo: *** SIGABRT (@0x6) received by PID 6 (TID 0x7fc277f4a780) from PID 6 ***]
+"""
 JAX_ABORTED = """\
 E1126 06:00:00.000000 7 coordination_service_agent.cc:446] Polled an error: UNAVAILABLE: the task 1 has died
 F1126 06:00:00.000001 7 client.h:86] Terminating process because the JAX distributed service detected fatal errors. \
@@ -131,6 +147,9 @@ This most likely indicates that another task died; see the other task logs for m
         (1, XGBOOST.format("Ring Allreduce failed", "Connection reset by peer"), True),
         (1, XGBOOST.format("label and prediction size not match", ""), False),
         (134, JAX_ABORTED, True),
+        (134, PADDLE_ABORTED.format("Connection reset by peer"), True),
+        (1, PADDLE_ABORTED.format("Connection reset by peer"), False),
+        (134, PADDLE_ABORTED.format("Bad file descriptor"), False),
         (1, JAX_ABORTED, False),
         (134, "F1126 06:00:00 7 pjrt.cc:1] Check failed: device is gone\nAborted\n", False),
         (137, PEER, True),

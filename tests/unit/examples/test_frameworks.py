@@ -11,9 +11,14 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples/frameworks"
 OF_HOROVOD = ROOT / "examples/frameworks-horovod"
 OF_JAX = ROOT / "examples/frameworks-jax"
+OF_MXNET = ROOT / "examples/frameworks-mxnet"
+OF_PADDLE = ROOT / "examples/frameworks-paddle"
 OF_RAY = ROOT / "examples/frameworks-ray"
 OF_TENSORFLOW = ROOT / "examples/frameworks-tensorflow"
 PROGRAMS = {path.stem: path for path in (ROOT / "examples/recipes").glob("*_train.py")}
+EACH_IMAGE = pytest.mark.parametrize(
+    "folder", [FOLDER, OF_HOROVOD, OF_JAX, OF_MXNET, OF_PADDLE, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name
+)
 EACH = pytest.mark.parametrize("name", PROGRAMS)
 
 
@@ -31,7 +36,7 @@ def test_it_needs_its_framework_and_its_arrays_alone(name: str) -> None:
     assert framework in whole | parts
     # The Trainer is made of Accelerate, and asks for it.
     needed = {framework, "torch", *({"accelerate"} if framework == "transformers" else ())}
-    if framework in {"jax", "lightgbm", "mpi4py", "tensorflow", "xgboost"}:
+    if framework in {"jax", "lightgbm", "mpi4py", "mxnet", "paddle", "tensorflow", "xgboost"}:
         needed = {framework, "numpy"}
     assert whole | parts <= {*needed, *sys.stdlib_module_names}
 
@@ -62,12 +67,12 @@ def test_image_of_jax_has_all_packages() -> None:
     assert pins(OF_JAX / "requirements.txt").keys() == {"jax", "jaxlib", "ml-dtypes", "opt-einsum", "scipy"}
 
 
-@pytest.mark.parametrize("folder", [FOLDER, OF_HOROVOD, OF_JAX, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name)
+@EACH_IMAGE
 def test_the_bases_own_torch_and_numpy_stay(folder: Path) -> None:
     assert not {"numpy", "torch"} & pins(folder / "requirements.txt").keys()
 
 
-@pytest.mark.parametrize("folder", [FOLDER, OF_HOROVOD, OF_JAX, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name)
+@EACH_IMAGE
 def test_every_wheel_has_a_hash(folder: Path) -> None:
     lock = (folder / "requirements.txt").read_text().replace("\\\n", " ")
     lines = [line for line in lock.splitlines() if line and not line.startswith("#")]

@@ -37,6 +37,12 @@ JAX_PEER_LOST = re.compile(
     r"^F.*Terminating process because the JAX distributed service detected fatal errors", re.MULTILINE
 )
 """What JAX prints before it aborts a rank that lost another rank, or the coordinator. Frames of C++ and metrics may follow."""
+GLOO_PEER_LOST = re.compile(
+    r"^terminate called after throwing an instance of 'gloo::IoException'\n"
+    r"  what\(\): .*(?:Connection closed by peer|Connection reset by peer|Broken pipe)",
+    re.MULTILINE,
+)
+"""What the C++ library prints before it aborts a rank of Paddle that lost another rank. Paddle's own report may follow."""
 OWN_FAULT = re.compile(
     r"CUDA error|Cuda failure|\bECC\b|NVLink|unhandled (?:cuda|system) error|ncclUnhandledCudaError|ncclSystemError"
 )
@@ -116,7 +122,7 @@ def is_peer_loss(code: int, output: str) -> bool:
     """
     if code == PEER_LOST_CODE:
         return True
-    if code == ABORTED_CODE and JAX_PEER_LOST.search(output):
+    if code == ABORTED_CODE and any(each.search(output) for each in (JAX_PEER_LOST, GLOO_PEER_LOST)):
         return True
     output = strip_rank_marks(output)
     exception, text = tracebacks.of_exit(code, output)

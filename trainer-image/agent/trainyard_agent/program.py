@@ -32,6 +32,11 @@ HOROVOD_VARIABLES = frozenset(
     | {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"}
 )
 """Those that the operator sets for Horovod, which reads them when a program calls `hvd.init()`."""
+PADDLE_VARIABLES = frozenset(
+    {"PADDLE_MASTER", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"}
+    | {"PADDLE_JOB_ID", "PADDLE_NNODES", "PADDLE_RANK", "PADDLE_RANK_IN_NODE", "FLAGS_selected_gpus"}
+)
+"""Those that the operator sets for Paddle, which reads them when a program initializes the group."""
 PER_RANK_VARIABLES = frozenset(
     {
         "RANK",
@@ -44,6 +49,7 @@ PER_RANK_VARIABLES = frozenset(
         *NCCL_VARIABLES,
         *JAX_VARIABLES,
         *HOROVOD_VARIABLES,
+        *PADDLE_VARIABLES,
     }
 )
 """Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made, and so does NCCL its own."""

@@ -8,9 +8,12 @@ from typing import NamedTuple
 from trainyard_agent.gpu import REQUESTED_VARIABLE
 
 RANK_VARIABLES = "TRAINYARD_RANK_VARIABLES"
-"""Further variables that name ranks, as NAME=KIND, with a comma between them. A KIND is a key of `_numbers`, or `devices`."""
+"""Further variables that name ranks, as NAME=KIND, with a comma between them. A KIND is a key of `_numbers`, `devices` or `endpoint`."""
 DEVICES = "devices"
 """The accelerators of a process, as `0,1`: those of the worker, divided among its processes."""
+ENDPOINT = "endpoint"
+"""The entry of a process in the list of Paddle's endpoints."""
+ENDPOINTS_VARIABLE = "PADDLE_TRAINER_ENDPOINTS"
 MAX_PROCESSES = 1024
 MAX_ATTEMPTS = 10**12
 MAX_STEP_SECONDS = 7 * 24 * 3600
@@ -61,7 +64,7 @@ def place(environment: Mapping[str, str]) -> Place:
 def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the further variables that name a rank, and the kind of number that each gets. Raises SettingError."""
     entries = [entry.partition("=") for entry in environment.get(RANK_VARIABLES, "").split(",") if entry]
-    kinds = sorted([*_numbers(Place(0, 1, 1, 1, ""), 0), DEVICES])
+    kinds = sorted([*_numbers(Place(0, 1, 1, 1, ""), 0), DEVICES, ENDPOINT])
     if wrong := [name + sign + kind for name, sign, kind in entries if not name or kind not in kinds]:
         raise SettingError(f"{RANK_VARIABLES} must be NAME=KIND with a kind of {', '.join(kinds)}; got {wrong[0]!r}")
     return {name: kind for name, _, kind in entries}
@@ -87,6 +90,12 @@ def _devices(where: Place, local: int, inherited: Mapping[str, str]) -> str:
     return "" if rest else ",".join(map(str, range(local * share, (local + 1) * share)))
 
 
+def _endpoint(rank: int, world: int, inherited: Mapping[str, str]) -> str:
+    """Return the endpoint of a process; empty where the list does not have one for each."""
+    endpoints = inherited.get(ENDPOINTS_VARIABLE, "").split(",")
+    return endpoints[rank] if len(endpoints) == world else ""
+
+
 def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[str, str]]:
     """Return the environment of each process, by rank. Variables set by hand stay, but for those that name a rank."""
     made, further = {}, rank_variables(inherited)
@@ -108,11 +117,11 @@ def environments(where: Place, inherited: Mapping[str, str]) -> dict[int, dict[s
             "TORCHELASTIC_RESTART_COUNT": where.attempt - 1,
             "TORCHELASTIC_MAX_RESTARTS": 0,
             "TORCHELASTIC_USE_AGENT_STORE": False,
-            **{name: numbers[kind] for name, kind in further.items() if kind != DEVICES},
+            **{name: numbers[kind] for name, kind in further.items() if kind in numbers},
         }
         variables = {**inherited, **{name: str(value) for name, value in ranked.items()}}
-        if devices := _devices(where, local, inherited):
-            variables.update({name: devices for name, kind in further.items() if kind == DEVICES})
+        texts = {DEVICES: _devices(where, local, inherited), ENDPOINT: _endpoint(rank, world, inherited)}
+        variables.update({name: texts[kind] for name, kind in further.items() if texts.get(kind)})
         if where.processes > 1:
             # As torchrun does: each process would otherwise use all cores.
             variables.setdefault("OMP_NUM_THREADS", "1")

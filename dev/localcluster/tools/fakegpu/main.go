@@ -1,5 +1,5 @@
 // fakegpu is a kubelet device plugin that advertises devices which do not exist, so that scheduling, allocation and
-// health of GPUs can be tried on a machine without any. A file named like a device in the -unhealthy folder makes that
+// health of GPUs can be tried on a machine without any. One process serves one resource, of any name. A file named like a device in the -unhealthy folder makes that
 // device unhealthy until the file is removed.
 package main
 
@@ -19,10 +19,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-const (
-	socketName = "fakegpu.sock"
-	retryAfter = 200 * time.Millisecond
-)
+const retryAfter = 200 * time.Millisecond
 
 type plugin struct {
 	pluginapi.UnimplementedDevicePluginServer
@@ -75,6 +72,11 @@ func (p *plugin) Allocate(_ context.Context, request *pluginapi.AllocateRequest)
 	return response, nil
 }
 
+// socketName differs between resources, each of which has a plugin of its own on a node.
+func socketName(resource string) string {
+	return "fakegpu-" + strings.ReplaceAll(resource, "/", "-") + ".sock"
+}
+
 func register(resource string) error {
 	connection, err := grpc.NewClient("unix://"+pluginapi.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -84,14 +86,14 @@ func register(resource string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	_, err = pluginapi.NewRegistrationClient(connection).Register(ctx, &pluginapi.RegisterRequest{
-		Version: pluginapi.Version, Endpoint: socketName, ResourceName: resource,
+		Version: pluginapi.Version, Endpoint: socketName(resource), ResourceName: resource,
 	}, grpc.WaitForReady(true))
 	return err
 }
 
 // serveOneKubeletLife returns when the kubelet has gone: at its next start it deletes every socket in the folder.
 func serveOneKubeletLife(p *plugin, resource string) error {
-	path := filepath.Join(pluginapi.DevicePluginPath, socketName)
+	path := filepath.Join(pluginapi.DevicePluginPath, socketName(resource))
 	_ = os.Remove(path) // one of an earlier life may lie there
 	listener, err := net.Listen("unix", path)
 	if err != nil {
