@@ -1,6 +1,6 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax|frameworks-tensorflow|frameworks-ray]` leaves one OCI archive for each image in the cache folder.
+`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax|frameworks-tensorflow|frameworks-ray|frameworks-flower]` leaves one OCI archive for each image in the cache folder.
 The name is the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
@@ -140,6 +140,14 @@ IMAGES: Final = {
             "examples/frameworks-ray",
             ("examples/frameworks-ray/Dockerfile", "examples/frameworks-ray/requirements.txt"),
             "about 2 min, 150 MB of downloads",
+            6,
+            stands_on="trainer",
+        ),
+        Image(
+            "frameworks-flower",
+            "examples/frameworks-flower",
+            ("examples/frameworks-flower/Dockerfile", "examples/frameworks-flower/requirements.txt"),
+            "about 2 min, 40 MB of downloads",
             6,
             stands_on="trainer",
         ),

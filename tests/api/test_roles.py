@@ -12,7 +12,8 @@ from tests.support.control_plane import RefusedError
 from tests.support.polling import until
 
 Json = dict[str, Any]
-CHIEF, PS, EVALUATOR, HEAD = {"name": "chief"}, {"name": "ps"}, {"name": "evaluator"}, {"name": "head"}
+CHIEF, PS, EVALUATOR = {"name": "chief"}, {"name": "ps"}, {"name": "evaluator"}
+HEAD, SERVER = {"name": "head"}, {"name": "server"}
 NO_COMMAND = {"spec": {"containers": [{"name": "main", "image": "ray:1"}]}}
 
 
@@ -40,8 +41,15 @@ def roles(*given: Json, **spec: Any) -> Json:
         (roles(framework="ray"), "the framework needs the role head; add it to roles"),
         (roles(CHIEF, HEAD, framework="ray"), "framework ray has the roles head; remove or rename the others"),
         (roles({"name": "head", "replicas": 2}, framework="ray"), "one member of this role; set replicas to 1"),
-        (roles(HEAD, framework="ray", recovery={"agent": "none"}), r"recovery.agent.*ray needs the agent"),
+        (roles(HEAD, framework="ray", recovery={"agent": "none"}), r"recovery.agent.*ray and flower need the agent"),
         (roles(HEAD, framework="ray", template=NO_COMMAND), r"spec.template.*command of the first.*set command"),
+        (roles(framework="flower"), "the framework needs the role server with replicas 1; add it to roles"),
+        (roles({**SERVER, "replicas": 2}, framework="flower"), "needs the role server with replicas 1"),
+        (roles(SERVER, {"name": "client"}, framework="flower"), r"roles\[1\].name: Unsupported value"),
+        (roles(SERVER, HEAD, framework="flower"), "framework flower has the roles server; remove or rename the others"),
+        (roles(SERVER, framework="flower", replicas=0), r"spec.replicas.*greater than or equal to 1"),
+        (roles(SERVER, framework="flower", recovery={"agent": "none"}), r"recovery.agent.*flower need the agent"),
+        (roles(SERVER, framework="flower", template=NO_COMMAND), r"spec.template.*command of the first.*set command"),
     ],
 )
 def test_invalid_roles_name_field_and_fix(lab: Namespace, spec: Json, message: str) -> None:

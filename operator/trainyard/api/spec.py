@@ -56,6 +56,7 @@ class Framework(StrEnum):
     TENSORFLOW = "tensorflow"
     MPI = "mpi"
     RAY = "ray"
+    FLOWER = "flower"
     NONE = "none"
 
     @property
@@ -81,12 +82,17 @@ class Framework(StrEnum):
     @property
     def has_one_process(self) -> bool:
         """Whether one process of a worker drives all its accelerators, unless the user wants more."""
-        return self in {Framework.TENSORFLOW, Framework.RAY}
+        return self is Framework.TENSORFLOW or self.starts_servers
 
     @property
     def needs_addresses(self) -> bool:
         """Whether each worker needs the IP addresses of all workers. LightGBM knows no host names, and agents do not wait for DNS."""
         return self in {Framework.LIGHTGBM, Framework.MPI}
+
+    @property
+    def starts_servers(self) -> bool:
+        """Whether the agent of each pod runs a server of the framework, and that of one role the user's command beside it."""
+        return self in {Framework.RAY, Framework.FLOWER}
 
     @property
     def starts_remotely(self) -> bool:
@@ -183,13 +189,13 @@ class TrainingJobSpec(Model):
                     fieldPath=".recovery.agent",
                 ),
                 rule(
-                    "self.framework != 'ray' || self.recovery.agent != 'none'",
-                    "framework ray needs the agent, which starts Ray in each pod; leave recovery.agent out, or set framework to none",
+                    "!(self.framework in ['ray', 'flower']) || self.recovery.agent != 'none'",
+                    "ray and flower need the agent, which starts their servers; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
                 ),
                 rule(
-                    "self.framework != 'ray' || has(self.template.spec.containers[0].command)",
-                    "framework ray runs the command of the first container as the driver; set command",
+                    "!(self.framework in ['ray', 'flower']) || has(self.template.spec.containers[0].command)",
+                    "ray and flower run the command of the first container on the head or server; set command",
                     fieldPath=".template",
                 ),
                 rule(
@@ -304,7 +310,7 @@ class TrainingJobSpec(Model):
     CUDA_DEVICE_MAX_CONNECTIONS is set as well, where parallel sizes need it. With jax, `jax.distributed.initialize()` finds all processes
     without arguments. With xgboost, ranks get the address of the tracker. With lightgbm, they get the list of machines.
     With tensorflow, each member gets TF_CONFIG. mpi: worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
-    With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
+    With ray or flower, the command runs on the role head or server. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

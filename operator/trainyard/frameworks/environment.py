@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.frameworks import boosting, jax, megatron, mpi, ray, tensorflow, torch
+from trainyard.frameworks import boosting, flower, jax, megatron, mpi, ray, tensorflow, torch
 from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -72,6 +72,9 @@ FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
     ),
     Framework.MPI: FrameworkEnvironment(mpi.identity_variables, mpi.tuning_variables, mpi.RESERVED),
     Framework.RAY: FrameworkEnvironment(ray.identity_variables, ray.tuning_variables, ray.IDENTITY_VARIABLES),
+    Framework.FLOWER: FrameworkEnvironment(
+        flower.identity_variables, flower.tuning_variables, flower.IDENTITY_VARIABLES
+    ),
     Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }
 

@@ -118,8 +118,8 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
         return DnsNames.ALL if has_tpus else DnsNames.MASTER
     if spec.framework is Framework.TENSORFLOW:
         return DnsNames.ALL
-    if spec.framework is Framework.RAY:
-        # All look for the head, which has the number 0 in its role.
+    if spec.framework.starts_servers:
+        # All look for the head or server, which has the number 0 in its role.
         return DnsNames.MASTER
     names_others = spec.framework.starts_remotely or not spec.framework.meets_at_worker_0
     return DnsNames.ALL if names_others else DnsNames.MASTER

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples/frameworks"
 OF_JAX = ROOT / "examples/frameworks-jax"
+OF_FLOWER = ROOT / "examples/frameworks-flower"
 OF_RAY = ROOT / "examples/frameworks-ray"
 OF_TENSORFLOW = ROOT / "examples/frameworks-tensorflow"
 PROGRAMS = {path.stem: path for path in (ROOT / "examples/recipes").glob("*_train.py")}
@@ -26,7 +27,7 @@ def test_it_needs_its_framework_and_its_arrays_alone(name: str) -> None:
     nodes = [*ast.walk(ast.parse(PROGRAMS[name].read_text()))]
     whole = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     parts = {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
-    framework = {"mpi": "mpi4py"}.get(name.removesuffix("_train"), name.removesuffix("_train"))
+    framework = {"mpi": "mpi4py", "flower": "flwr"}.get(name.removesuffix("_train"), name.removesuffix("_train"))
     assert framework in whole | parts
     # The Trainer is made of Accelerate, and asks for it.
     needed = {framework, "torch", *({"accelerate"} if framework == "transformers" else ())}
@@ -61,12 +62,17 @@ def test_image_of_jax_has_all_packages() -> None:
     assert pins(OF_JAX / "requirements.txt").keys() == {"jax", "jaxlib", "ml-dtypes", "opt-einsum", "scipy"}
 
 
-@pytest.mark.parametrize("folder", [FOLDER, OF_JAX, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name)
+def test_image_of_flower_installs_nothing_at_run_time() -> None:
+    assert "flwr" in pins(OF_FLOWER / "requirements.txt")
+    assert "uv" not in pins(OF_FLOWER / "requirements.txt")
+
+
+@pytest.mark.parametrize("folder", [FOLDER, OF_JAX, OF_TENSORFLOW, OF_RAY, OF_FLOWER], ids=lambda folder: folder.name)
 def test_the_bases_own_torch_and_numpy_stay(folder: Path) -> None:
     assert not {"numpy", "torch"} & pins(folder / "requirements.txt").keys()
 
 
-@pytest.mark.parametrize("folder", [FOLDER, OF_JAX, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [FOLDER, OF_JAX, OF_TENSORFLOW, OF_RAY, OF_FLOWER], ids=lambda folder: folder.name)
 def test_every_wheel_has_a_hash(folder: Path) -> None:
     lock = (folder / "requirements.txt").read_text().replace("\\\n", " ")
     lines = [line for line in lock.splitlines() if line and not line.startswith("#")]

@@ -9,7 +9,7 @@ from trainyard.api.roles import MAX_MEMBER_INDEX, ROLES, RoleName, member_index,
 from trainyard.domain.state.object_names import parse_worker_pod, worker_pod
 from trainyard.domain.state.roles import deciding, member, role_members, template_of
 
-CHIEF, PS, PS_1, EVALUATOR, HEAD = 10_000, 11_000, 11_001, 12_000, 13_000
+CHIEF, PS, PS_1, EVALUATOR, HEAD, SERVER = 10_000, 11_000, 11_001, 12_000, 13_000, 14_000
 TRAINING: dict[str, Any] = {"framework": "tensorflow", "replicas": 2}
 WITH_PS: dict[str, Any] = {
     **TRAINING,
@@ -19,7 +19,7 @@ WITH_PS: dict[str, Any] = {
 
 def test_indexes_of_roles_never_change() -> None:
     """Pods in a cluster have them."""
-    assert [member_index(role, 0) for role in RoleName] == [CHIEF, PS, EVALUATOR, HEAD]
+    assert [member_index(role, 0) for role in RoleName] == [CHIEF, PS, EVALUATOR, HEAD, SERVER]
     assert member_index("worker", 7) == 7
     assert max(member_index(role, 999) for role in RoleName) < MAX_MEMBER_INDEX
 
@@ -46,6 +46,9 @@ def test_every_role_of_the_table_is_known() -> None:
         pytest.param({**TRAINING, "roles": [{"name": "evaluator"}]}, [0, 1], id="not the evaluator"),
         pytest.param(WITH_PS, [CHIEF], id="the chief of parameter servers"),
         pytest.param({"framework": "ray", "replicas": 2, "roles": [{"name": "head"}]}, [HEAD], id="the head of Ray"),
+        pytest.param(
+            {"framework": "flower", "replicas": 2, "roles": [{"name": "server"}]}, [SERVER], id="the server of Flower"
+        ),
         pytest.param({**WITH_PS, "lifecycle": {"success": "AllWorkers"}}, [0, 1], id="all workers, as the user wants"),
         pytest.param({**WITH_PS, "lifecycle": {"success": "Worker0"}}, [0], id="worker 0, as the user wants"),
     ],
