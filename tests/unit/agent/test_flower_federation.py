@@ -22,6 +22,7 @@ folder = os.environ["FOLDER"]
 port = next(word for word in sys.argv if word.startswith("--port="))
 listener = socket.create_server(("127.0.0.1", int(port.partition("=")[2])))
 def stop(*_):
+    time.sleep(float(os.environ.get("STOP_SECONDS", "0")))
     open(f"{folder}/stopped", "w").write("yes")
     sys.exit(0)
 signal.signal(signal.SIGTERM, stop)
@@ -43,6 +44,8 @@ if sys.argv[1] == "list":
     except OSError:
         sys.exit(1)
     print(runs)
+    if os.path.exists(f"{folder}/ran"):
+        open(f"{folder}/judged", "w").write("yes")
 else:
     open(f"{folder}/connection", "w").write(open(os.environ["FLWR_HOME"] + "/config.toml").read())
     open(f"{folder}/ran", "w").write("yes")
@@ -149,6 +152,15 @@ def test_lost_superlink_ends_the_server(tmp_path: Path, port: int) -> None:
 def test_stop_reaches_the_program_of_the_run(tmp_path: Path, port: int) -> None:
     with server(tmp_path, port, RUN_SECONDS="100") as made:
         made.file("ran")
+        made.process.send_signal(signal.SIGTERM)
+        assert made.wait()[0] == 128 + signal.SIGTERM
+    assert (tmp_path / "stopped").exists()
+
+
+def test_stop_is_awaited_without_the_command(tmp_path: Path, port: int) -> None:
+    (tmp_path / "after").write_text(listed(second="running"))
+    with server(tmp_path, port, STOP_SECONDS="1") as made:
+        made.file("judged")
         made.process.send_signal(signal.SIGTERM)
         assert made.wait()[0] == 128 + signal.SIGTERM
     assert (tmp_path / "stopped").exists()

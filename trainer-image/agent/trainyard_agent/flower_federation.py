@@ -47,6 +47,16 @@ class FlowerFederation(FrameworkServer):
                 self._await_address(*node.server_address, "the server")
             self._server = self._start(node.words(address))
             return self._serve()
+        try:
+            return self._run_server(address)
+        except OverError:
+            if not self._terminated:
+                raise
+            return self._await_stop()
+
+    def _run_server(self, address: str) -> int:
+        """Run the SuperLink and the command. `address`: the IP address of this pod. Returns the exit code; raises OverError."""
+        node = self._node
         (self._home / "config.toml").write_text(node.connection(address))
         # What the worker fails with is what is on the standard error last: not the log of all requests.
         self._server = self._start(node.words(address), error=STANDARD_OUTPUT)
@@ -56,7 +66,7 @@ class FlowerFederation(FrameworkServer):
         self._log("starting the command")
         code = self._finish(node.command, is_users=True)
         if self._terminated:
-            return self._await_stop()
+            raise OverError(TERMINATED_CODE)
         return code or self._judge(earlier)
 
     def _judge(self, earlier: set[str]) -> int:
