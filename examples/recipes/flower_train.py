@@ -35,9 +35,9 @@ clientapp = "flower_train:client"
 [tool.flwr.app.config]
 checkpoints = ""
 clients = 2
-rounds = 10
+rounds = 8
 """
-STEPS, BATCH = 200, 256
+STEPS, BATCH = 400, 256
 server = ServerApp()
 client = ClientApp()
 
@@ -73,7 +73,7 @@ def train(message: Message, context: Context) -> Message:
     places, between = own_points(context.node_config)
     model = network()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     order, loss = torch.Generator().manual_seed(int(message.content["config"]["server-round"])), torch.zeros(())
     for _ in range(STEPS):
         batch = torch.randint(len(places), (BATCH,), generator=order)
@@ -129,7 +129,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoints", type=Path, required=True, help="a folder of the server")
     parser.add_argument("--clients", type=int, default=2, help="how many have to be there in each round")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=8)
     options = parser.parse_args()
     config = f'checkpoints="{options.checkpoints.resolve()}" clients={options.clients} rounds={options.rounds}'
     with tempfile.TemporaryDirectory() as folder:
