@@ -174,6 +174,14 @@ IMAGES: Final = {
             7,
             stands_on="trainer",
         ),
+        Image(
+            "frameworks-flower",
+            "examples/frameworks-flower",
+            ("examples/frameworks-flower/Dockerfile", "examples/frameworks-flower/requirements.txt"),
+            "about 2 min, 40 MB of downloads",
+            6,
+            stands_on="trainer",
+        ),
     )
 }
 USUAL: Final = tuple(image.name for image in IMAGES.values() if not (image.stands_on or image.variant))

@@ -13,7 +13,7 @@ from tests.support.polling import until
 
 Json = dict[str, Any]
 CHIEF, PS, EVALUATOR, HEAD = {"name": "chief"}, {"name": "ps"}, {"name": "evaluator"}, {"name": "head"}
-SCHEDULER, SERVER = {"name": "scheduler"}, {"name": "server", "replicas": 2}
+SCHEDULER, SERVERS, SERVER = {"name": "scheduler"}, {"name": "server", "replicas": 2}, {"name": "server"}
 NO_COMMAND = {"spec": {"containers": [{"name": "main", "image": "ray:1"}]}}
 
 
@@ -41,14 +41,24 @@ def roles(*given: Json, **spec: Any) -> Json:
         (roles(framework="ray"), "the framework needs the role head; add it to roles"),
         (roles(CHIEF, HEAD, framework="ray"), "framework ray has the roles head; remove or rename the others"),
         (roles({"name": "head", "replicas": 2}, framework="ray"), "one member of this role; set replicas to 1"),
-        (roles(HEAD, framework="ray", recovery={"agent": "none"}), r"recovery.agent.*ray needs the agent"),
+        (roles(HEAD, framework="ray", recovery={"agent": "none"}), r"recovery.agent.*ray and flower need the agent"),
         (roles(HEAD, framework="ray", template=NO_COMMAND), r"spec.template.*command of the first.*set command"),
         (roles(SCHEDULER, framework="dmlc"), "needs the roles scheduler and server; add them to roles"),
         (roles(framework="dmlc"), "needs the roles scheduler and server"),
         (roles(SCHEDULER, PS, framework="dmlc"), "framework dmlc has the roles scheduler, server; remove or rename"),
-        (roles({**SCHEDULER, "replicas": 2}, SERVER, framework="dmlc"), "one member of this role; set replicas to 1"),
-        (roles(SCHEDULER, SERVER, framework="dmlc", processesPerReplica=2), "processesPerReplica.*one process in each"),
+        (roles({**SCHEDULER, "replicas": 2}, SERVERS, framework="dmlc"), "one member of this role; set replicas to 1"),
+        (
+            roles(SCHEDULER, SERVERS, framework="dmlc", processesPerReplica=2),
+            "processesPerReplica.*one process in each",
+        ),
         (roles(SERVER, framework="paddle"), "framework paddle has no roles"),
+        (roles(framework="flower"), "the framework needs the role server with replicas 1; add it to roles"),
+        (roles({**SERVER, "replicas": 2}, framework="flower"), "needs the role server with replicas 1"),
+        (roles(SERVER, {"name": "client"}, framework="flower"), r"roles\[1\].name: Unsupported value"),
+        (roles(SERVER, HEAD, framework="flower"), "framework flower has the roles server; remove or rename the others"),
+        (roles(SERVER, framework="flower", replicas=0), r"spec.replicas.*greater than or equal to 1"),
+        (roles(SERVER, framework="flower", recovery={"agent": "none"}), r"recovery.agent.*flower need the agent"),
+        (roles(SERVER, framework="flower", template=NO_COMMAND), r"spec.template.*command of the first.*set command"),
     ],
 )
 def test_invalid_roles_name_field_and_fix(lab: Namespace, spec: Json, message: str) -> None:
@@ -76,7 +86,7 @@ def test_largest_group_is_within_the_cost_limits(lab: Namespace) -> None:
 
 def test_members_of_dmlc_are_accepted(lab: Namespace) -> None:
     for processes in ("auto", 1):
-        lab.submit("servers", **roles(SCHEDULER, SERVER, framework="dmlc", processesPerReplica=processes))
+        lab.submit("servers", **roles(SCHEDULER, SERVERS, framework="dmlc", processesPerReplica=processes))
         lab.remove("servers")
 
 

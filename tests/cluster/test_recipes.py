@@ -34,7 +34,8 @@ class Fault(Enum):
     KILL = "kill -9 of its process"
     DELETE = "its pod is deleted"
     KILL_RAY = "kill -9 of Ray's process there"
-    DELETE_HEAD = "the pod of the head is deleted"
+    KILL_CLIENT = "kill -9 of Flower's SuperNode there, and the others go on"
+    DELETE_HEAD = "the pod of the head or server is deleted"
     ALONE = "both, one after the other, and the others go on"
 
 
@@ -97,6 +98,8 @@ RECIPES = (
     Recipe("ray", POINTS, least=90, fault=Fault.KILL_RAY, more=("--steps", "1000"), reporter="head-0"),
     Recipe("ray", POINTS, least=90, fault=Fault.DELETE, more=("--steps", "1000"), reporter="head-0"),
     Recipe("ray", POINTS, least=90, fault=Fault.DELETE_HEAD, more=("--steps", "1000"), reporter="head-0"),
+    Recipe("flower", POINTS, least=85, fault=Fault.KILL_CLIENT, reporter="server-0"),
+    Recipe("flower", POINTS, least=85, fault=Fault.DELETE_HEAD, reporter="server-0"),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
     Recipe("lightning", POINTS, least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )
@@ -112,6 +115,11 @@ def chosen() -> list[Recipe]:
         names = ", ".join(recipe.name for recipe in RECIPES)
         raise pytest.UsageError(f"RECIPES={pattern} matches no recipe; there are {names}")
     return found
+
+
+OF_FLOWER = pytest.mark.skipif(
+    not any(recipe.name == "flower" for recipe in chosen()), reason="RECIPES does not select flower"
+)
 
 
 def manifest(recipe: Recipe) -> Json:
@@ -163,9 +171,61 @@ def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
         recipe.fault in {Fault.DELETE, Fault.ALONE, Fault.DELETE_HEAD},
     ), status
     steps = [int(step) for step in re.findall(r"resuming from step (\d+)", log)]
-    assert len(steps) == (recipe.fault not in {None, Fault.ALONE})
+    assert len(steps) == (recipe.fault not in {None, Fault.ALONE, Fault.KILL_CLIENT})
     assert all(steps)
     recipes.run("delete", "tj", recipe.name)
+
+
+@OF_FLOWER
+def test_failed_run_fails_although_command_says_0(recipes: Kube) -> None:
+    job = manifest(Recipe("flower", POINTS, more=("--rounds", "0")))
+    job["metadata"]["name"], job["spec"]["recovery"] = "no-rounds", {"maxRestarts": 0}
+    load(recipes.cluster, main_container(job)["image"])
+    recipes.apply(job)
+    recipes.until(lambda: "completionTime" in recipes.status("no-rounds"), TIMEOUT_SECONDS, "the job to end")
+    status = recipes.status("no-rounds")
+    assert (status["phase"], status["lastFailure"]["pod"]) == ("Failed", "no-rounds-server-0-1"), status
+    assert "finished:failed: ServerApp failed with exception: rounds must be 1 or more" in str(status["lastFailure"])
+    recipes.run("delete", "tj", "no-rounds")
+
+
+@OF_FLOWER
+def test_clients_run_where_their_data_is(recipes: Kube) -> None:
+    recipes.without_pod_security()
+    data, job = yaml.safe_load_all((ROOT / "examples/federated-sites.yaml").read_text())
+    load(recipes.cluster, main_container(job)["image"])
+    sites = [node["metadata"]["name"] for node in recipes.find_all("nodes") if "taints" not in node["spec"]][:2]
+    recipes.run("label", "node", *sites, "example.com/site=")
+    try:
+        recipes.apply(data, job)
+        losses = partial(re.findall, r"\bloss\W+\d")
+        log = partial(recipes.run, "logs", "federated-sites-server-0-1", "--tail=-1", "--ignore-errors")
+        recipes.wait_phase("federated-sites", "Running", TIMEOUT_SECONDS)
+        recipes.until(lambda: len(losses(log())) >= 2, TIMEOUT_SECONDS, "a round")
+        nodes = clients_by_node(recipes)
+        assert sorted(nodes) == sorted(sites)
+        recipes.delete_pod(nodes[sites[0]])
+        recipes.until(
+            lambda: clients_by_node(recipes).keys() == set(sites) and nodes != clients_by_node(recipes),
+            TIMEOUT_SECONDS,
+            "the client to be back at its data",
+        )
+        recipes.until(lambda: "completionTime" in recipes.status("federated-sites"), TIMEOUT_SECONDS, "the job to end")
+        assert recipes.phase("federated-sites") == "Complete", log()[-4000:]
+        assert float(re.findall(POINTS, log())[-1]) > 85
+    finally:
+        recipes.run("label", "node", *sites, "example.com/site-")
+        recipes.run("delete", "tj,daemonset", "federated-sites", "federated-sites-data", "--ignore-not-found")
+    shutil.rmtree("/var/lib/trainyard-digits/sites")
+
+
+def clients_by_node(kube: Kube) -> dict[str, str]:
+    """Return the pods of the clients that are there for good, by their nodes."""
+    return {
+        pod["spec"]["nodeName"]: pod["metadata"]["name"]
+        for pod in kube.find_all("pods", "trainyard.dev/job-name=federated-sites,trainyard.dev/role=worker")
+        if "nodeName" in pod["spec"] and "deletionTimestamp" not in pod["metadata"]
+    }
 
 
 def load(cluster: Cluster, image: str) -> None:
@@ -180,14 +240,18 @@ def inject(kube: Kube, recipe: Recipe) -> None:
     """Inject the fault."""
     pod = f"{recipe.name}-worker-1-1"
     if recipe.fault in {Fault.DELETE, Fault.DELETE_HEAD}:
-        kube.delete_pod(pod if recipe.fault is Fault.DELETE else f"{recipe.name}-head-0-1")
+        kube.delete_pod(pod if recipe.fault is Fault.DELETE else f"{recipe.name}-{recipe.reporter}-1")
         return
     words = main_container(manifest(recipe))["command"]
     own = next((Path(word).name for word in words if word.endswith(".py")), "")
-    program = "raylet" if recipe.fault is Fault.KILL_RAY else own
+    program = {Fault.KILL_RAY: "raylet", Fault.KILL_CLIENT: "flower-supernode"}.get(recipe.fault or Fault.KILL, own)
     kube.run("exec", pod, "--", "python3", "-c", KILL.replace("train.py", program))
+    workers = partial(role, kube, recipe.name, "worker")
+    if recipe.fault is Fault.KILL_CLIENT:
+        kube.until(lambda: workers()["restarts"] == 1, 60, "the container of the client to be restarted")
+        kube.until(lambda: workers()["readyReplicas"] == 2, 60, "both clients to run")
+        assert (kube.phase(recipe.name), kube.status(recipe.name)["attempt"]) == ("Running", 1)
     if recipe.fault is Fault.ALONE:
-        workers = partial(role, kube, recipe.name, "worker")
         kube.until(lambda: workers()["restarts"] == 1, 60, "the container to be restarted")
         kube.until(lambda: workers()["readyReplicas"] == 2, 60, "both workers to run")
         kube.delete_pod(pod)

@@ -20,6 +20,10 @@ if sys.argv[1:2] == ["--ray"]:
     from trainyard_agent.ray_cluster import main as ray_cluster
 
     sys.exit(ray_cluster(sys.argv[2:]))
+if sys.argv[1:2] == ["--flower"]:
+    from trainyard_agent.flower_federation import main as flower_federation
+
+    sys.exit(flower_federation(sys.argv[2:]))
 
 # The kernel delivers no signal to PID 1 that it does not catch, and a worker that is asked to exit while it starts is not asked again.
 early: "list[int]" = []

@@ -56,6 +56,8 @@ class FrameworkRoles:
     roles: Mapping[RoleName, RoleRule] = field(default_factory=dict)
     required: tuple[RoleName, ...] = ()
     """The roles without which no group can form."""
+    single: tuple[RoleName, ...] = ()
+    """Those of them of which there must not be two. Other frameworks may have several."""
     variant: tuple[RoleName, "FrameworkRoles"] | None = None
     """A role that changes what all others mean, and the rules for a job that has it."""
 
@@ -99,6 +101,13 @@ ROLES: Mapping[str, FrameworkRoles] = MappingProxyType(
             RoleRule(decides=True),
             {RoleName.SCHEDULER: RoleRule(ends=False), RoleName.SERVER: RoleRule(ends=False)},
             required=(RoleName.SCHEDULER, RoleName.SERVER),
+        ),
+        # The run of the server decides. Clients are the workers: they rejoin, and their SuperNodes never end.
+        "flower": FrameworkRoles(
+            RoleRule(alone=True, ends=False),
+            {RoleName.SERVER: RoleRule(decides=True)},
+            required=(RoleName.SERVER,),
+            single=(RoleName.SERVER,),
         ),
     }
 )
@@ -209,7 +218,7 @@ def role_rules() -> list[dict[str, Any]]:
         if len(roles.required) > 1:
             rules.append(_all_required(where, roles.required))
         else:
-            rules += [_required(where, name) for name in roles.required]
+            rules += [_required(where, name, is_single=name in roles.single) for name in roles.required]
         if variant is not None:
             without = f"{where} || !has(self.roles) || !self.roles.exists(each, each.name == '{variant[0]}')"
             rules += [_required(without, name, f" if it has the role {variant[0]}") for name in variant[1].required]
@@ -225,9 +234,10 @@ def _all_required(unless: str, names: Sequence[str]) -> dict[str, Any]:
     )
 
 
-def _required(unless: str, name: str, where: str = "") -> dict[str, Any]:
+def _required(unless: str, name: str, where: str = "", *, is_single: bool = False) -> dict[str, Any]:
+    number, counted = (" && each.replicas == 1", " with replicas 1") if is_single else ("", "")
     return rule(
-        f"{unless} || (has(self.roles) && self.roles.exists(each, each.name == '{name}'))",
-        f"the framework needs the role {name}{where}; add it to roles",
+        f"{unless} || (has(self.roles) && self.roles.exists(each, each.name == '{name}'{number}))",
+        f"the framework needs the role {name}{where}{counted}; add it to roles",
         fieldPath=".roles",
     )

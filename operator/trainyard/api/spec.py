@@ -60,6 +60,7 @@ class Framework(StrEnum):
     RAY = "ray"
     DMLC = "dmlc"
     PADDLE = "paddle"
+    FLOWER = "flower"
     NONE = "none"
 
     @property
@@ -93,7 +94,7 @@ class Framework(StrEnum):
     @property
     def has_one_process(self) -> bool:
         """Whether one process of a worker drives all its accelerators, unless the user wants more."""
-        return self in {Framework.TENSORFLOW, Framework.RAY, Framework.DMLC}
+        return self in {Framework.TENSORFLOW, Framework.DMLC} or self.starts_servers
 
     @property
     def serves_at_import(self) -> bool:
@@ -104,6 +105,11 @@ class Framework(StrEnum):
     def needs_addresses(self) -> bool:
         """Whether each worker needs the IP addresses of all workers. LightGBM knows no host names, and agents do not wait for DNS."""
         return self in {Framework.LIGHTGBM, Framework.MPI, Framework.HOROVOD}
+
+    @property
+    def starts_servers(self) -> bool:
+        """Whether the agent of each pod runs a server of the framework, and that of one role the user's command beside it."""
+        return self in {Framework.RAY, Framework.FLOWER}
 
     @property
     def starts_remotely(self) -> bool:
@@ -200,13 +206,13 @@ class TrainingJobSpec(Model):
                     fieldPath=".recovery.agent",
                 ),
                 rule(
-                    "self.framework != 'ray' || self.recovery.agent != 'none'",
-                    "framework ray needs the agent, which starts Ray in each pod; leave recovery.agent out, or set framework to none",
+                    "!(self.framework in ['ray', 'flower']) || self.recovery.agent != 'none'",
+                    "ray and flower need the agent, which starts their servers; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
                 ),
                 rule(
-                    "self.framework != 'ray' || has(self.template.spec.containers[0].command)",
-                    "framework ray runs the command of the first container as the driver; set command",
+                    "!(self.framework in ['ray', 'flower']) || has(self.template.spec.containers[0].command)",
+                    "ray and flower run the command of the first container on the head or server; set command",
                     fieldPath=".template",
                 ),
                 rule(
@@ -326,7 +332,7 @@ class TrainingJobSpec(Model):
     CUDA_DEVICE_MAX_CONNECTIONS is set as well, where parallel sizes need it. With jax, `jax.distributed.initialize()` finds all processes
     without arguments. With xgboost, ranks get the address of the tracker; with lightgbm, the list of machines. With
     tensorflow TF_CONFIG is set, with dmlc (MXNet, BytePS) DMLC_*, with paddle PADDLE_*. With mpi, worker 0 runs `mpirun`, which starts daemons in the other workers without ssh.
-    With horovod, `hvd.init()` finds all ranks. With ray, the command is the driver, which runs on the role head. With none, only TRAINYARD_* is set."""
+    With horovod, `hvd.init()` finds all ranks. With ray or flower, the command runs on the role head or server. With none, only TRAINYARD_* is set."""
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
     """Desired number of worker pods. `kubectl scale` sets it. A change restarts the group with the new number. With the agent, the
     remaining workers keep their pods and train until the joining workers are ready."""

@@ -94,7 +94,8 @@ def starts_ranks_itself(worker: Worker, command: Sequence[str]) -> bool:
     """Return whether the command runs once, whatever the number of processes: it starts the ranks itself, or there are
     none. `trainyard-agent` in front of the command overrides this.
     """
-    runs_once = worker.spec.framework in {Framework.NONE, Framework.RAY} or worker.spec.framework.starts_remotely
+    framework = worker.spec.framework
+    runs_once = framework is Framework.NONE or framework.starts_servers or framework.starts_remotely
     return runs_once or starts_ranks(command, worker.job.processes)
 
 

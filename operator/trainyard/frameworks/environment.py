@@ -9,7 +9,7 @@ from typing import Any
 from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
-from trainyard.frameworks import boosting, dmlc, horovod, jax, megatron, mpi, paddle, ray, tensorflow, torch
+from trainyard.frameworks import boosting, dmlc, flower, horovod, jax, megatron, mpi, paddle, ray, tensorflow, torch
 from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -82,6 +82,9 @@ FRAMEWORK_ENVIRONMENTS: Mapping[Framework, FrameworkEnvironment] = {
         paddle.IDENTITY_VARIABLES,
         paddle.RANKS,
         paddle.device_variables,
+    ),
+    Framework.FLOWER: FrameworkEnvironment(
+        flower.identity_variables, flower.tuning_variables, flower.IDENTITY_VARIABLES
     ),
     Framework.NONE: FrameworkEnvironment(lambda _: [], lambda _worker, _container: [], frozenset()),
 }

@@ -118,8 +118,8 @@ def dns_names(spec: TrainingJobSpec) -> DnsNames:
         return DnsNames.ALL if has_tpus else DnsNames.MASTER
     if spec.framework in {Framework.TENSORFLOW, Framework.PADDLE}:
         return DnsNames.ALL
-    if spec.framework in {Framework.RAY, Framework.DMLC}:
-        # All look for the head or the scheduler, which has the number 0 in its role.
+    if spec.framework is Framework.DMLC or spec.framework.starts_servers:
+        # All look for the head, scheduler or server, which has the number 0 in its role.
         return DnsNames.MASTER
     names_others = spec.framework.starts_remotely or not spec.framework.meets_at_worker_0
     return DnsNames.ALL if names_others else DnsNames.MASTER

@@ -54,3 +54,14 @@ def test_failed_start_raises_its_cause(tmp_path: Path) -> None:
     for words, why in ((["no-such-program"], errno.ENOENT), ([str(tmp_path / "plain")], errno.EACCES)):
         with pytest.raises(OSError, match=os.strerror(why)):
             spawn(words, dict(os.environ), 2)
+
+
+@pytest.mark.usefixtures("_sessions")
+def test_outputs_are_those_that_are_given(tmp_path: Path) -> None:
+    files = [tmp_path / "output", tmp_path / "errors"]
+    output, errors = (os.open(file, os.O_WRONLY | os.O_CREAT) for file in files)
+    pid = spawn(["sh", "-c", "echo ours; echo theirs >&2"], dict(os.environ), errors, output=output)
+    assert os.waitpid(pid, 0) == (pid, 0)
+    os.close(output)
+    os.close(errors)
+    assert [file.read_text() for file in files] == ["ours\n", "theirs\n"]

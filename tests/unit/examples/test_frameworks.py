@@ -11,13 +11,16 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples/frameworks"
 OF_HOROVOD = ROOT / "examples/frameworks-horovod"
 OF_JAX = ROOT / "examples/frameworks-jax"
+OF_FLOWER = ROOT / "examples/frameworks-flower"
 OF_MXNET = ROOT / "examples/frameworks-mxnet"
 OF_PADDLE = ROOT / "examples/frameworks-paddle"
 OF_RAY = ROOT / "examples/frameworks-ray"
 OF_TENSORFLOW = ROOT / "examples/frameworks-tensorflow"
 PROGRAMS = {path.stem: path for path in (ROOT / "examples/recipes").glob("*_train.py")}
 EACH_IMAGE = pytest.mark.parametrize(
-    "folder", [FOLDER, OF_HOROVOD, OF_JAX, OF_MXNET, OF_PADDLE, OF_TENSORFLOW, OF_RAY], ids=lambda folder: folder.name
+    "folder",
+    [FOLDER, OF_FLOWER, OF_HOROVOD, OF_JAX, OF_MXNET, OF_PADDLE, OF_TENSORFLOW, OF_RAY],
+    ids=lambda folder: folder.name,
 )
 EACH = pytest.mark.parametrize("name", PROGRAMS)
 
@@ -32,7 +35,7 @@ def test_it_needs_its_framework_and_its_arrays_alone(name: str) -> None:
     nodes = [*ast.walk(ast.parse(PROGRAMS[name].read_text()))]
     whole = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     parts = {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
-    framework = {"mpi": "mpi4py"}.get(name.removesuffix("_train"), name.removesuffix("_train"))
+    framework = {"mpi": "mpi4py", "flower": "flwr"}.get(name.removesuffix("_train"), name.removesuffix("_train"))
     assert framework in whole | parts
     # The Trainer is made of Accelerate, and asks for it.
     needed = {framework, "torch", *({"accelerate"} if framework == "transformers" else ())}
@@ -65,6 +68,11 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
 
 def test_image_of_jax_has_all_packages() -> None:
     assert pins(OF_JAX / "requirements.txt").keys() == {"jax", "jaxlib", "ml-dtypes", "opt-einsum", "scipy"}
+
+
+def test_image_of_flower_installs_nothing_at_run_time() -> None:
+    assert "flwr" in pins(OF_FLOWER / "requirements.txt")
+    assert "uv" not in pins(OF_FLOWER / "requirements.txt")
 
 
 @EACH_IMAGE

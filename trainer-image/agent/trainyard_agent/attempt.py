@@ -13,6 +13,7 @@ from trainyard_agent import horovod, mpi
 from trainyard_agent.coordinated_stop import CoordinatedStop
 from trainyard_agent.daemon_command import DaemonCommand
 from trainyard_agent.deepspeed import Ranks, ranks, variables_beside_torchrun
+from trainyard_agent.flower import FLOWER_OPTION, flower_node
 from trainyard_agent.gpu import has_gpu
 from trainyard_agent.group import Group
 from trainyard_agent.hang import MIN_GPU_LIMIT_SECONDS, MIN_LIMIT_SECONDS
@@ -63,10 +64,11 @@ class Command(NamedTuple):
     def of(cls, words: Sequence[str], environment: Mapping[str, str], *, starts_ranks: bool) -> Command:
         """Return the command of a worker with these variables. `starts_ranks`: whether it starts the ranks, as far as the operator knows.
 
-        Raises SettingError where the variables of Ray are wrong.
+        Raises SettingError where the variables of Ray or Flower are wrong.
         """
-        if ray_node(words, environment) is not None:
-            return cls([sys.executable, "-I", "-S", sys.argv[0], RAY_OPTION, *words], True)  # noqa: FBT003 - a field of the tuple
+        for option, node in ((RAY_OPTION, ray_node), (FLOWER_OPTION, flower_node)):
+            if node(words, environment) is not None:
+                return cls([sys.executable, "-I", "-S", sys.argv[0], option, *words], True)  # noqa: FBT003 - a field of the tuple
         # Without an address of rank 0 the ranks could not meet.
         found = ranks(words, environment) if starts_ranks and "MASTER_ADDR" in environment else None
         return cls(found.words, False, found) if found else cls(words, starts_ranks)  # noqa: FBT003 - a field of the tuple

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from trainyard_agent.addresses import host_and_port
 from trainyard_agent.deepspeed import interpreter_of
 from trainyard_agent.program import PYTHON
 from trainyard_agent.ranks import SettingError
@@ -63,8 +64,7 @@ class RayNode(NamedTuple):
     def head_address(self) -> tuple[str, int] | None:
         """The host and the port of the head that this worker joins; None for the head, or where there is no such address."""
         text = next((each for each in reversed(self.options) if each.startswith(ADDRESS_OPTION)), "")
-        host, _, port = text[len(ADDRESS_OPTION) :].rpartition(":")
-        return (host.strip("[]"), int(port)) if host and port.isascii() and port.isdecimal() else None
+        return host_and_port(text[len(ADDRESS_OPTION) :])
 
     def start(self, address: str) -> list[str]:
         """Return the command that runs Ray until it fails. `address`: the IP address of this pod; empty: Ray finds it itself."""

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-STANDARD_ERROR = 2
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 MAX_FILES = 2**20
 NULL_DEVICE = os.makedev(1, 3)
 """The device number of /dev/null in Linux."""
@@ -54,18 +54,27 @@ def has_input() -> bool:
         return False
 
 
-def spawn(words: Sequence[str], environment: Mapping[str, str], error: int, *, shares_input: bool = False) -> int:
+def spawn(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    error: int,
+    *,
+    shares_input: bool = False,
+    output: int | None = None,
+) -> int:
     """Start a command and return its PID. Raises OSError where it cannot be started.
 
     `error`: the descriptor that becomes its standard error; `shares_input`: whether it reads the standard input of this process.
+    `output`: the descriptor that becomes its standard output; None: that of this process.
     """
+    to_output = () if output is None else ((os.POSIX_SPAWN_DUP2, output, STANDARD_OUTPUT),)
     no_input = () if shares_input else ((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),)
     try:
         return os.posix_spawnp(
             words[0],
             list(words),
             environment,
-            file_actions=[*no_input, (os.POSIX_SPAWN_DUP2, error, STANDARD_ERROR)],
+            file_actions=[*no_input, *to_output, (os.POSIX_SPAWN_DUP2, error, STANDARD_ERROR)],
             # A session of its own: signals of a terminal, and those that a rank sends to its process group, stay with it.
             setsid=True,
             setsigdef=[*SIGNALS, signal.SIGCHLD, signal.SIGPIPE],
@@ -73,10 +82,12 @@ def spawn(words: Sequence[str], environment: Mapping[str, str], error: int, *, s
         )
     except NotImplementedError:
         # A Python that was built against a glibc before 2.26, as uv's and conda's are, has no setsid here.
-        return _forked(words, environment, error, shares_input=shares_input)
+        return _forked(words, environment, error, output, shares_input=shares_input)
 
 
-def _forked(words: Sequence[str], environment: Mapping[str, str], error: int, *, shares_input: bool) -> int:
+def _forked(
+    words: Sequence[str], environment: Mapping[str, str], error: int, output: int | None, *, shares_input: bool
+) -> int:
     import subprocess  # noqa: PLC0415 - few need it, and it takes its time to import
 
     # The program gets default signal handling, and no descriptor that is not inheritable.
@@ -84,6 +95,7 @@ def _forked(words: Sequence[str], environment: Mapping[str, str], error: int, *,
         list(words),
         env=environment,
         stdin=None if shares_input else subprocess.DEVNULL,
+        stdout=output,
         stderr=error,
         close_fds=False,
         start_new_session=True,

@@ -88,6 +88,7 @@ def test_image_hash_changes_with_its_base_image(tmp_path: Path, monkeypatch: pyt
         "frameworks-ray",
         "frameworks-mxnet",
         "frameworks-paddle",
+        "frameworks-flower",
     ]
 
 

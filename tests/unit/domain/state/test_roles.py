@@ -51,6 +51,9 @@ def test_every_role_of_the_table_is_known() -> None:
             [0, 1],
             id="the workers of DMLC",
         ),
+        pytest.param(
+            {"framework": "flower", "replicas": 2, "roles": [{"name": "server"}]}, [SERVER], id="the server of Flower"
+        ),
         pytest.param({**WITH_PS, "lifecycle": {"success": "AllWorkers"}}, [0, 1], id="all workers, as the user wants"),
         pytest.param({**WITH_PS, "lifecycle": {"success": "Worker0"}}, [0], id="worker 0, as the user wants"),
     ],

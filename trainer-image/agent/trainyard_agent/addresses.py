@@ -1,0 +1,31 @@
+"""Addresses of pods: this pod's own, and whether something answers at another."""
+
+from __future__ import annotations
+
+import socket
+
+CONNECT_SECONDS = 5.0
+
+
+def own_address() -> str:
+    """Return the IP address of this pod, which its host name stands for; empty where that is none that other pods reach."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    return next((str(each[4][0]) for each in found if not str(each[4][0]).startswith(("127.", "::1", "fe80"))), "")
+
+
+def connect(host: str, port: int) -> str | None:
+    """Return why nothing answers at this address; None where something does."""
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        return str(error.strerror or error)
+    return None
+
+
+def host_and_port(address: str) -> tuple[str, int] | None:
+    """Return the parts of `host:port`; None where it is no such address."""
+    host, _, port = address.rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isascii() and port.isdecimal() else None
