@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,12 +43,19 @@ class Framework:
     """Whether workers restart alone, while the others go on."""
     killed: str = ""
     """What is killed in worker 1; empty: the program."""
+    behind_shell: bool = False
+    """Whether a shell starts the command, and exits with 0 whatever the command does."""
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return f"{self.recipe}-shell" if self.behind_shell else self.recipe
 
     @property
     def program(self) -> str:
-        """The name of the process that a fault kills in worker 1."""
-        words = main_container(self.manifest(ENDLESS))["command"]
-        return self.killed or next(Path(word).name for word in words if word.endswith(".py"))
+        """The file of the program."""
+        words = yaml.safe_load((FOLDER / f"{self.recipe}.yaml").read_text())
+        return next(Path(word).name for word in main_container(words)["command"] if word.endswith(".py"))
 
     def arguments(self, steps: int) -> tuple[str, ...]:
         """Return what follows the arguments of the recipe."""
@@ -58,6 +66,7 @@ class Framework:
         job: Json = yaml.safe_load((FOLDER / f"{self.recipe}.yaml").read_text())
         main_container(job)["args"] += self.arguments(steps)
         spec = job["spec"]
+        job["metadata"]["name"] = self.name
         spec["recovery"] = {"maxRestarts": 20, "forceDeleteAfterSeconds": 20}
         spec["template"]["spec"]["terminationGracePeriodSeconds"] = 5
         spec["template"]["spec"]["topologySpreadConstraints"] = [
@@ -65,11 +74,14 @@ class Framework:
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {
-                    "matchLabels": {"trainyard.dev/job-name": self.recipe, "trainyard.dev/role": "worker"}
-                },
+                "labelSelector": {"matchLabels": {"trainyard.dev/job-name": self.name, "trainyard.dev/role": "worker"}},
             }
         ]
+        if self.behind_shell:
+            main = main_container(job)
+            main["command"] = ["sh", "-c", f'{shlex.join(main["command"])} "$@"; exit 0', "sh"]
+            spec["recovery"]["hiddenFailures"] = "Fail"
+            spec["processesPerReplica"] = 1
         return train_on_cpus(job)
 
 
@@ -77,7 +89,7 @@ class Training:
     """The job of a framework in the cluster."""
 
     def __init__(self, kube: Kube, framework: Framework) -> None:
-        self.kube, self.framework, self.name = kube, framework, framework.recipe
+        self.kube, self.framework, self.name = kube, framework, framework.name
 
     def ready(self) -> None:
         """Have the job train: start it where it has not, or has ended."""

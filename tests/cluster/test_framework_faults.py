@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import pytest
@@ -55,13 +55,19 @@ class Fault(Enum):
 
 ONLY = {Fault.LAUNCHER: {"mpi"}, Fault.DAEMON: {"mpi"}, Fault.SERVER: {"tensorflow-servers"}}
 """Faults that only some recipes have a target for."""
+CHOSEN = [each for each in FRAMEWORKS if fnmatch.fnmatchcase(each.recipe, os.environ.get("FRAMEWORKS", "*"))]
 CASES = [
     pytest.param(framework, fault, id=f"{framework.recipe}-{fault.value}")
-    for framework in FRAMEWORKS
+    for framework in CHOSEN
     for fault in Fault
-    if fnmatch.fnmatchcase(framework.recipe, os.environ.get("FRAMEWORKS", "*"))
-    and framework.recipe in ONLY.get(fault, {framework.recipe})
+    if framework.recipe in ONLY.get(fault, {framework.recipe})
 ]
+SHELLS = [
+    replace(framework, behind_shell=True)
+    for framework in CHOSEN
+    if framework.recipe not in {"mpi", "tensorflow-servers"}
+]
+"""Frameworks whose command a shell may start. That of MPI has a launcher, which is one of the faults."""
 LONG = pytest.mark.skipif(
     not (os.environ.get("LONG") or os.environ.get("FRAMEWORKS")), reason="takes minutes: make test-long"
 )
@@ -145,6 +151,22 @@ def test_a_training_survives_a_fault(training: Training, framework: Framework, f
         assert status.get("lastFailure") == before.get("lastFailure")
 
 
+@pytest.mark.parametrize("framework", SHELLS, ids=lambda framework: framework.name)
+def test_an_exit_with_0_hides_no_dead_rank(recipes: Kube, framework: Framework) -> None:
+    load(recipes.cluster, framework.manifest(1))
+    training = Training(recipes, framework)
+    training.ready()
+    before, pods, step = training.status(), training.pods(), training.step()
+    hit = framework.leader if framework.alone else "worker-1"
+    training.kill(hit, framework.program)
+    training.trains_after(step, RECOVERY_SECONDS, before["attempt"] + 1)
+    status = training.status()
+    assert counts(status, before)[:2] == (1, 0), status
+    assert status["lastFailure"]["pod"] == pods[hit]["metadata"]["name"], status
+    assert int(RESUMED.findall(training.log())[-1]) > 0
+    recipes.run("delete", "tj", framework.name)
+
+
 def completes_after_suspension(training: Training) -> None:
     """Suspend the job and resume it with a number of steps that it soon reaches. Nothing is counted."""
     before, step, framework = training.status(), training.step(), training.framework
@@ -171,7 +193,7 @@ def injected(training: Training, fault: Fault) -> Iterator[None]:
     if fault is Fault.OPERATORS:
         kill_operators(training.kube)
     if fault in {Fault.PROCESS, Fault.OPERATORS}:
-        training.kill("worker-1", framework.program)
+        training.kill("worker-1", framework.killed or framework.program)
     elif fault is Fault.LAUNCHER:
         training.kill("worker-0", "mpirun")
     elif fault is Fault.DAEMON:
