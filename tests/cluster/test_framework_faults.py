@@ -24,9 +24,9 @@ from tests.cluster.kube import Json, Kube
 from tests.cluster.operators import Operators
 from tests.cluster.recipe_jobs import load
 
-PICTURES, POINTS, ERROR = r"([\d.]+)% of pictures", r"([\d.]+)% of points", r"mean error of ([\d.]+)"
+SIGNALS, POINTS, ERROR = r"([\d.]+)% of signals", r"([\d.]+)% of points", r"mean error of ([\d.]+)"
 FRAMEWORKS = (
-    Framework("images", PICTURES, least=90),
+    Framework("accelerate", SIGNALS, least=90),
     Framework("tensorflow", ERROR, most=0.1),
     Framework("tensorflow-servers", ERROR, most=0.1, leader="chief-0", alone=True),
     Framework("jax", ERROR, most=0.1),
