@@ -1,4 +1,4 @@
-"""One job of a framework, from the manifests of the recipes: it trains until it is told to end, and goes through one fault after another."""
+"""One job of a framework, from the manifests of the recipes: it trains without end, through one fault after another."""
 
 import json
 import re

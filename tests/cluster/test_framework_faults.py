@@ -1,4 +1,4 @@
-"""Each framework goes through the same faults as torch: what restarts, what is counted and why, and that the training goes on from its checkpoint.
+"""Each framework goes through the same faults as torch: what restarts, what is counted and why, and where the training goes on.
 
 `make test-long` runs all of them; `FRAMEWORKS='ray' make cluster-test` (or another pattern) those of that name. One job of each framework
 goes through all faults, and completes at the end.
