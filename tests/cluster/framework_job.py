@@ -16,10 +16,10 @@ from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
 from tests.cluster.recipe_jobs import FOLDER
 
 T = TypeVar("T")
-START_SECONDS, RECOVERY_SECONDS, END_SECONDS = 180, 240, 240
+START_SECONDS, RECOVERY_SECONDS, END_SECONDS = 180.0, 240.0, 240.0
 ENDLESS = 1_000_000
 """Steps that no run of these tests completes."""
-MORE_STEPS = 400
+MORE_STEPS = 200
 """Steps after the last fault, until the job completes."""
 STEP = re.compile(r"\bstep (\d+) loss (\d+\.\d+)")
 RESUMED = re.compile(r"resuming from step (\d+)")
@@ -97,7 +97,7 @@ class Training:
             self.kube.run("delete", "tj", self.name)
         if not self.kube.find("tj", self.name):
             self.kube.apply(self.framework.manifest(ENDLESS))
-        self.trains_after(0, START_SECONDS)
+        self.trains(1, seconds=START_SECONDS)
 
     def status(self) -> Json:
         return self.kube.status(self.name)
@@ -115,26 +115,34 @@ class Training:
     def pod(self, member: str) -> str:
         return str(self.pods()[member]["metadata"]["name"])
 
-    def log(self, tail: int = -1) -> str:
+    def log(self) -> str:
         """Return the log of the member that tells how well it learns; empty while it has none."""
         reporter = self.framework.leader
         try:
-            return self.kube.run("logs", self.pod(reporter), f"--tail={tail}")
+            return self.kube.run("logs", self.pod(reporter), "--tail=-1")
         except (DemoError, KeyError):
             return ""
 
     def step(self) -> int:
         """Return the last step in the log; 0 where there is none."""
-        return int(STEP.findall(self.log(200))[-1][0]) if STEP.search(self.log(200)) else 0
+        return max((int(step) for step, _ in STEP.findall(self.log())), default=0)
 
-    def trains_after(self, step: int, seconds: float, attempt: int = 1) -> None:
-        """Wait until all members of this attempt run, and a step after this one is in the log."""
+    def trains(
+        self, attempt: int, *, since: str = "", resumed: bool = False, seconds: float = RECOVERY_SECONDS
+    ) -> None:
+        """Wait until this attempt, or a later one, runs and has a step in the log that follows the log `since`.
+
+        `resumed`: the step has to follow a line about the checkpoint that the program has loaded.
+        """
 
         def seen() -> bool:
-            status = self.status()
-            return status.get("phase") == "Running" and status["attempt"] >= attempt and self.step() > step
+            status, log = self.status(), self.log()
+            new = log.removeprefix(since)
+            if resumed:
+                new = new[found.end() :] if (found := RESUMED.search(new)) else ""
+            return status.get("phase") == "Running" and status["attempt"] >= attempt and STEP.search(new) is not None
 
-        self.kube.until(seen, seconds, f"{self.name} to train after step {step} in attempt {attempt}")
+        self.kube.until(seen, seconds, f"{self.name} to train in attempt {attempt}")
 
     def kill(self, member: str, program: str) -> None:
         """Kill the processes with this word in their command line."""
