@@ -9,7 +9,7 @@ import pytest
 from dev.demo import install, target
 from dev.demo.commands import Cluster, DemoError, capture, show
 from dev.localcluster.paths import from_environment
-from tests.cluster import invariants
+from tests.cluster import invariants, recipe_jobs
 from tests.cluster.kube import Kube
 from tests.support import permission_audit
 
@@ -29,6 +29,13 @@ def cluster() -> Iterator[Cluster]:
 def kinds(cluster: Cluster) -> str:
     """All kinds that can remain in a namespace."""
     return invariants.kinds(cluster)
+
+
+@pytest.fixture(scope="module")
+def recipes(cluster: Cluster) -> Iterator[Kube]:
+    """A namespace with the programs and the volume of `examples/recipes`."""
+    with recipe_jobs.namespace(cluster) as kube:
+        yield kube
 
 
 @pytest.fixture

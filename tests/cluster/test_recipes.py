@@ -6,9 +6,7 @@
 import fnmatch
 import os
 import re
-import secrets
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -17,13 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dev.demo.commands import Cluster, show
 from dev.demo.run import KILL
-from dev.demo.target import ROOT, python
-from dev.localcluster import images
 from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
+from tests.cluster.recipe_jobs import FOLDER, load
 
-FOLDER = ROOT / "examples/recipes"
 SAMPLE = ("images", "characters-tensor", "xgboost", "mpi")
 TIMEOUT_SECONDS = 420
 
@@ -130,30 +125,10 @@ def manifest(recipe: Recipe) -> Json:
     return train_on_cpus(job)
 
 
-@pytest.fixture(scope="module")
-def recipes(cluster: Cluster) -> Iterator[Kube]:
-    """Create a namespace with the recipes' programs and volume, as their README says."""
-    name = f"t-{secrets.token_hex(4)}"
-    cluster.kube("create", "namespace", name)
-    kube = Kube(cluster, name)
-    # A killed run leaves its volume: no claim can bind to it.
-    cluster.kube("delete", "pv", "recipes", "--ignore-not-found")
-    kube.run("apply", "-k", str(FOLDER))
-    kube.run("apply", "-f", str(FOLDER / "volume-local.yaml"))
-    kube.run("wait", "--for=condition=Complete", "job/recipes-volume", "--timeout=120s")
-    yield kube
-    cluster.kube("delete", "namespace", name, "--timeout=120s")
-    cluster.kube("delete", "pv", "recipes")
-    (volume,) = [
-        each for each in yaml.safe_load_all((FOLDER / "volume-local.yaml").read_text()) if "hostPath" in each["spec"]
-    ]
-    shutil.rmtree(Path(volume["spec"]["hostPath"]["path"]))
-
-
 @pytest.mark.parametrize("recipe", chosen(), ids=lambda recipe: recipe.name)
 def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
     job = manifest(recipe)
-    load(recipes.cluster, main_container(job)["image"])
+    load(recipes.cluster, job)
     recipes.apply(job)
     if recipe.fault:
         recipes.wait_phase(recipe.name, "Running", TIMEOUT_SECONDS)
@@ -180,7 +155,7 @@ def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
 def test_failed_run_fails_although_command_says_0(recipes: Kube) -> None:
     job = manifest(Recipe("flower", POINTS, more=("--rounds", "0")))
     job["metadata"]["name"], job["spec"]["recovery"] = "no-rounds", {"maxRestarts": 0}
-    load(recipes.cluster, main_container(job)["image"])
+    load(recipes.cluster, job)
     recipes.apply(job)
     recipes.until(lambda: "completionTime" in recipes.status("no-rounds"), TIMEOUT_SECONDS, "the job to end")
     status = recipes.status("no-rounds")
@@ -192,8 +167,8 @@ def test_failed_run_fails_although_command_says_0(recipes: Kube) -> None:
 @OF_FLOWER
 def test_clients_run_where_their_data_is(recipes: Kube) -> None:
     recipes.without_pod_security()
-    data, job = yaml.safe_load_all((ROOT / "examples/federated-sites.yaml").read_text())
-    load(recipes.cluster, main_container(job)["image"])
+    data, job = yaml.safe_load_all((FOLDER.parent / "federated-sites.yaml").read_text())
+    load(recipes.cluster, job)
     sites = [node["metadata"]["name"] for node in recipes.find_all("nodes") if "taints" not in node["spec"]][:2]
     recipes.run("label", "node", *sites, "example.com/site=")
     try:
@@ -226,14 +201,6 @@ def clients_by_node(kube: Kube) -> dict[str, str]:
         for pod in kube.find_all("pods", "trainyard.dev/job-name=federated-sites,trainyard.dev/role=worker")
         if "nodeName" in pod["spec"] and "deletionTimestamp" not in pod["metadata"]
     }
-
-
-def load(cluster: Cluster, image: str) -> None:
-    """Load the image into all nodes."""
-    if image not in cluster.images.values():
-        (name,) = [each.name for each in images.IMAGES.values() if each.reference == image]
-        (archive,) = images.build(name)
-        show([*python("dev.localcluster"), "load", str(archive)])
 
 
 def inject(kube: Kube, recipe: Recipe) -> None:

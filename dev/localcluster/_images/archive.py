@@ -51,7 +51,11 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def remove_others(archive: Path, name: str) -> None:
-    """Remove what earlier contents of the image `name` left beside its `archive`, half-written files included."""
+    """Remove what earlier contents of the image `name` left beside its `archive`, half-written files included.
+
+    Another image may have a longer name that begins with `name` and a hyphen: its files stay.
+    """
     for old in archive.parent.glob(f"{name}-*"):
-        if old != archive and old.suffix in {".tar", ".partial"}:
+        is_own = "-" not in old.name.removeprefix(f"{name}-")
+        if is_own and old != archive and old.suffix in {".tar", ".partial"}:
             old.unlink()

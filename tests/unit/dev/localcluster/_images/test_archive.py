@@ -57,6 +57,7 @@ def test_only_older_archives_of_the_same_image_go(tmp_path: Path) -> None:
         "operator-old.tar",
         "pause.tar",
         "trainer-notes.txt",
+        "trainer-jax-old.tar",
     ]
     for name in names:
         (tmp_path / name).touch()
@@ -66,4 +67,5 @@ def test_only_older_archives_of_the_same_image_go(tmp_path: Path) -> None:
         "operator-old.tar",
         "pause.tar",
         "trainer-notes.txt",
+        "trainer-jax-old.tar",
     }
