@@ -1,0 +1,99 @@
+"""The manifests of one training under both systems. They differ only in what each operator asks for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from typing_extensions import override
+
+from dev.benchmarks.recovery.systems import (
+    PROGRAM,
+    RESTARTS,
+    Job,
+    System,
+    Trainyard,
+    peer_tolerations,
+    pod_template,
+    wrap,
+)
+from dev.benchmarks.scale.fleet import NAMESPACE
+from dev.benchmarks.scale.systems.base import Json
+
+RANKS: Final = 2
+"""Ranks of each training, one in a pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """What all pods of a training are made of."""
+
+    image: str
+    command: Sequence[str] = ("python3", *PROGRAM)
+    memory: str = "512Mi"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def template(self, job: Job, container: str, *, tolerations: Sequence[Json] = ()) -> Json:
+        """Return the pod template, with a container of this name."""
+        env = [{"name": name, "value": value} for name, value in self.env.items()]
+        return pod_template(
+            job,
+            self.command,
+            container=container,
+            image=self.image,
+            memory=self.memory,
+            env=env,
+            tolerations=tolerations,
+        )
+
+
+class Ours(Trainyard):
+    """This operator, with the default settings of its chart."""
+
+    def __init__(self, framework: str, pods: Pods, *, workers: int = RANKS, roles: Sequence[str] = ()) -> None:
+        self._framework, self._pods = framework, pods
+        self._workers, self._roles = workers, roles
+
+    @override
+    def manifest(self, job: Job) -> Json:
+        """Return a TrainingJob."""
+        spec: Json = {
+            "framework": self._framework,
+            "replicas": self._workers,
+            "processesPerReplica": 1,
+            "recovery": {"maxRestarts": RESTARTS},
+            "template": self._pods.template(job, "worker"),
+        }
+        if self._roles:
+            spec["roles"] = [{"name": role} for role in self._roles]
+        return wrap("trainyard.dev/v1alpha1", "TrainingJob", job, spec)
+
+
+class KubeflowJob(System):
+    """A job of Kubeflow's training-operator whose failed members restart, as its examples have it: `restartPolicy: OnFailure`."""
+
+    name = "training-operator"
+
+    def __init__(self, kind: str, members: Mapping[str, int], pods: Pods) -> None:
+        self._kind, self._members, self._pods = kind, members, pods
+        self._framework = kind.removesuffix("Job").lower()
+        self.jobs_path = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/{kind.lower()}s"
+
+    @override
+    def manifest(self, job: Job) -> Json:
+        """Return the job. Its operator requires the name of the container."""
+        container = {"tf": "tensorflow"}.get(self._framework, self._framework)
+        members = {
+            name: {
+                "replicas": replicas,
+                "restartPolicy": "OnFailure",
+                "template": self._pods.template(job, container, tolerations=peer_tolerations()),
+            }
+            for name, replicas in self._members.items()
+        }
+        prefix = "xgb" if self._framework == "xgboost" else self._framework
+        return wrap("kubeflow.org/v1", self._kind, job, {f"{prefix}ReplicaSpecs": members})
+
+    @override
+    def restarts(self, job: Mapping[str, Any]) -> int | None:
+        """Return None: its status does not count them."""
+        return None
