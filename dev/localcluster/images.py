@@ -1,6 +1,6 @@
 """Builds the images of the local cluster from the Dockerfiles that users build, without Docker.
 
-`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax|frameworks-tensorflow|frameworks-ray]` leaves one OCI archive for each image in the cache folder.
+`python -m dev.localcluster.images build [operator|trainer|cuda|frameworks|frameworks-jax|frameworks-tensorflow|frameworks-ray|peers-ray|peers-mpi]` leaves one OCI archive for each image in the cache folder.
 The name is the hash of all that went into it, so that nothing is built twice. It must not know what a cluster is.
 """
 
@@ -142,6 +142,25 @@ IMAGES: Final = {
             "about 2 min, 150 MB of downloads",
             6,
             stands_on="trainer",
+        ),
+        Image(
+            "peers-ray",
+            "dev/benchmarks/frameworks/images/ray",
+            (
+                "dev/benchmarks/frameworks/images/ray/Dockerfile",
+                "dev/benchmarks/frameworks/images/ray/requirements.txt",
+            ),
+            "about 3 min, 200 MB of downloads",
+            6,
+            stands_on="trainer",
+        ),
+        Image(
+            "peers-mpi",
+            "dev/benchmarks/frameworks/images/mpi",
+            tuple(f"dev/benchmarks/frameworks/images/mpi/{name}" for name in ("Dockerfile", "ssh.conf", "sshd.conf")),
+            "about 1 min",
+            6,
+            stands_on="frameworks",
         ),
     )
 }

@@ -21,6 +21,12 @@ from dev.benchmarks.scale.systems.base import Json
 
 RANKS: Final = 2
 """Ranks of each training, one in a pod."""
+MPI_LAUNCH: Final = {
+    "PRTE_MCA_prte_default_hostfile": "/etc/mpi/hostfile",
+    "PRTE_MCA_prte_keep_fqdn_hostnames": "true",
+    "PRTE_MCA_plm_ssh_args": "-o ConnectionAttempts=10",
+}
+"""What the MPI operator sets for Open MPI 4, by the names that Open MPI 5 reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +102,81 @@ class KubeflowJob(System):
     @override
     def restarts(self, job: Mapping[str, Any]) -> int | None:
         """Return None: its status does not count them."""
+        return None
+
+
+class RayJob(System):
+    """A RayJob of KubeRay, which submits the driver to the head. A failed job is run again, on a new cluster."""
+
+    name = "kuberay"
+    jobs_path = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayjobs"
+
+    def __init__(self, pods: Pods, version: str) -> None:
+        self._pods, self._version = pods, version
+
+    @override
+    def manifest(self, job: Job) -> Json:
+        """Return the job. KubeRay gives the containers their commands."""
+        template = self._pods.template(job, "ray", tolerations=peer_tolerations())
+        del template["spec"]["containers"][0]["command"]
+        head = {"rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"}, "template": template}  # noqa: S104 - in its pod
+        workers = {
+            "groupName": "workers",
+            "replicas": RANKS,
+            "minReplicas": RANKS,
+            "maxReplicas": RANKS,
+            "rayStartParams": {"num-cpus": "1"},
+            "template": template,
+        }
+        cluster = {"rayVersion": self._version, "headGroupSpec": head, "workerGroupSpecs": [workers]}
+        spec: Json = {
+            "entrypoint": " ".join(self._pods.command),
+            "submissionMode": "HTTPMode",
+            "backoffLimit": RESTARTS,
+            "rayClusterSpec": cluster,
+        }
+        return wrap("ray.io/v1", "RayJob", job, spec)
+
+    @override
+    def restarts(self, job: Mapping[str, Any]) -> int | None:
+        """Return the number of failed clusters."""
+        return int((job.get("status") or {}).get("failed", 0))
+
+
+class MpiJob(System):
+    """An MPIJob: a pod for the launcher, and workers with an ssh server. Failed containers restart."""
+
+    name = "mpi-operator"
+    jobs_path = f"/apis/kubeflow.org/v2beta1/namespaces/{NAMESPACE}/mpijobs"
+
+    def __init__(self, pods: Pods) -> None:
+        self._pods = pods
+
+    @override
+    def manifest(self, job: Job) -> Json:
+        """Return the job. The launcher starts once all workers are ready."""
+        launcher = self._pods.template(job, "mpi", tolerations=peer_tolerations())
+        launcher["spec"]["containers"][0]["env"] += [
+            {"name": name, "value": value} for name, value in MPI_LAUNCH.items()
+        ]
+        worker = self._pods.template(job, "mpi", tolerations=peer_tolerations())
+        main = worker["spec"]["containers"][0]
+        main["command"] = ["/usr/sbin/sshd", "-De", "-f", "/opt/ssh/sshd.conf"]
+        main["readinessProbe"] = {"tcpSocket": {"port": 2222}, "periodSeconds": 1}
+        members = {
+            "Launcher": {"replicas": 1, "restartPolicy": "OnFailure", "template": launcher},
+            "Worker": {"replicas": RANKS, "restartPolicy": "OnFailure", "template": worker},
+        }
+        spec: Json = {
+            "slotsPerWorker": 1,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "sshAuthMountPath": "/opt/keys",
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": RESTARTS},
+            "mpiReplicaSpecs": members,
+        }
+        return wrap("kubeflow.org/v2beta1", "MPIJob", job, spec)
+
+    @override
+    def restarts(self, job: Mapping[str, Any]) -> int | None:
+        """Return None: its status counts no restart of the launcher's container."""
         return None

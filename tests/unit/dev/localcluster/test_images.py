@@ -50,7 +50,7 @@ def test_existing_image_is_not_rebuilt(image: images.Image, tmp_path: Path) -> N
 def test_unknown_image_name_lists_the_valid_ones(tmp_path: Path) -> None:
     with pytest.raises(
         LocalClusterError,
-        match="there is no image trainr; there are operator, trainer, cuda, frameworks, frameworks-jax, frameworks-tensorflow, frameworks-ray",
+        match="there is no image trainr; there are operator, trainer, cuda, frameworks, frameworks-jax, frameworks-tensorflow, frameworks-ray, peers-ray, peers-mpi",
     ):
         images.build("operator", "trainr", paths=Paths(tmp_path))
 
@@ -62,7 +62,7 @@ def test_the_command_line_says_what_is_wrong(
     assert images.main(["build", "trainr"]) == 1
     assert (
         capsys.readouterr().err
-        == "there is no image trainr; there are operator, trainer, cuda, frameworks, frameworks-jax, frameworks-tensorflow, frameworks-ray\n"
+        == "there is no image trainr; there are operator, trainer, cuda, frameworks, frameworks-jax, frameworks-tensorflow, frameworks-ray, peers-ray, peers-mpi\n"
     )
 
 
@@ -87,6 +87,8 @@ def test_image_hash_changes_with_its_base_image(tmp_path: Path, monkeypatch: pyt
         "frameworks-jax",
         "frameworks-tensorflow",
         "frameworks-ray",
+        "peers-ray",
+        "peers-mpi",
     ]
 
 
