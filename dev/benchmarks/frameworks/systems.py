@@ -73,6 +73,11 @@ class Ours(Trainyard):
             spec["roles"] = [{"name": role} for role in self._roles]
         return wrap("trainyard.dev/v1alpha1", "TrainingJob", job, spec)
 
+    @override
+    def has_ended(self, job: Mapping[str, Any]) -> bool:
+        """Return whether it has succeeded or failed."""
+        return "completionTime" in (job.get("status") or {})
+
 
 class KubeflowJob(System):
     """A job of Kubeflow's training-operator whose failed members restart, as its examples have it: `restartPolicy: OnFailure`."""
@@ -103,6 +108,11 @@ class KubeflowJob(System):
     def restarts(self, job: Mapping[str, Any]) -> int | None:
         """Return None: its status does not count them."""
         return None
+
+    @override
+    def has_ended(self, job: Mapping[str, Any]) -> bool:
+        """Return whether it has succeeded or failed."""
+        return has_condition(job, "Succeeded", "Failed")
 
 
 class RayJob(System):
@@ -142,6 +152,11 @@ class RayJob(System):
         """Return the number of failed clusters."""
         return int((job.get("status") or {}).get("failed", 0))
 
+    @override
+    def has_ended(self, job: Mapping[str, Any]) -> bool:
+        """Return whether no further cluster follows."""
+        return (job.get("status") or {}).get("jobDeploymentStatus") in {"Complete", "Failed"}
+
 
 class MpiJob(System):
     """An MPIJob: a pod for the launcher, and workers with an ssh server. Failed containers restart."""
@@ -180,3 +195,14 @@ class MpiJob(System):
     def restarts(self, job: Mapping[str, Any]) -> int | None:
         """Return None: its status counts no restart of the launcher's container."""
         return None
+
+    @override
+    def has_ended(self, job: Mapping[str, Any]) -> bool:
+        """Return whether it has succeeded or failed."""
+        return has_condition(job, "Succeeded", "Failed")
+
+
+def has_condition(job: Mapping[str, Any], *types: str) -> bool:
+    """Return whether the status of the job has one of these conditions."""
+    conditions = (job.get("status") or {}).get("conditions") or []
+    return any(each["type"] in types and each["status"] == "True" for each in conditions)

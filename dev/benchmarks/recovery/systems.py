@@ -49,6 +49,10 @@ class System(ABC):
     def restarts(self, job: Mapping[str, Any]) -> int | None:
         """Return the number of restarts in the job's status; None if it never reports them."""
 
+    def has_ended(self, job: Mapping[str, Any]) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether its status says that the job is over, so that no recovery will follow."""
+        return False
+
     def spent(self, job: Mapping[str, Any]) -> Mapping[str, float] | None:  # noqa: ARG002 - for subclasses
         """Return the seconds in the status by category, including `productive`; None if it reports none."""
         return None

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,7 @@ class Trial:
                 try:
                     with ranks.Farewell(scene.pids.values()) as farewell:
                         at = fault.inject(scene)
-                        new = _await_group(diaries, group, at + fault.bound)
+                        new = _await_group(diaries, group, at + fault.bound, lambda: self._has_ended(own.last()))
                         if new is None:
                             self._keep_logs(job)
                         moments = parts.Moments(
@@ -118,6 +118,9 @@ class Trial:
         job: Mapping[str, Any] = event["object"] if event else {}
         return self.system.restarts(job)
 
+    def _has_ended(self, event: Event | None) -> bool:
+        return event is not None and self.system.has_ended(event["object"])
+
     def _run(self, fault: Fault, repeat: int, moments: parts.Moments, old: Group, new: Group | None) -> Run:
         name = self.system.name
         hit = f"rank {fault.target(repeat)}"
@@ -143,11 +146,14 @@ def await_steps(diaries: DiaryReader, steps: int) -> Group:
     return found[-1]
 
 
-def _await_group(diaries: DiaryReader, old: Group, deadline: float) -> Group | None:
+def _await_group(diaries: DiaryReader, old: Group, deadline: float, has_ended: Callable[[], bool]) -> Group | None:
     while time.monotonic() < deadline:
+        ended = has_ended()
         for group in diaries.read():
             if group.complete and group.name != old.name:
                 return group
+        if ended:
+            return None
         time.sleep(POLL_SECONDS)
     return None
 

@@ -33,9 +33,13 @@ def main(folder: Path, checkpoint_every: int) -> None:
     tf.config.threading.set_inter_op_parallelism_threads(2)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
-    def total(of: Any) -> Any:
-        own = tf.constant(of)
-        return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own))
+    def sum_of(value: float) -> float:
+        own = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(value))
+
+        def replica(each: Any) -> Any:
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, each)
+
+        return float(tf.function(lambda: strategy.run(replica, (own,)))())
 
     def train(step: Any) -> None:
         def replica() -> None:
@@ -45,8 +49,7 @@ def main(folder: Path, checkpoint_every: int) -> None:
 
         strategy.run(replica)
 
-    group = tf.function(lambda: total(float(secrets.randbelow(2**20))))()
-    diary.connected(rank, size, str(int(group)))
+    diary.connected(rank, size, str(sum_of(float(secrets.randbelow(2**20)))))
     first, values = load(folder)
     with strategy.scope():
         weights = tf.Variable(values, dtype=tf.float32, aggregation=tf.VariableAggregation.MEAN)

@@ -95,6 +95,30 @@ def test_restarts_that_a_peer_reports(name: str, job: dict[str, Any], restarts: 
     assert FRAMEWORKS[name].peer.restarts(job) == restarts
 
 
+FAILED = {"conditions": [{"type": "Running", "status": "False"}, {"type": "Failed", "status": "True"}]}
+RUNNING = {"conditions": [{"type": "Running", "status": "True"}, {"type": "Failed", "status": "False"}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "ended"),
+    [
+        ("tensorflow", FAILED, True),
+        ("tensorflow", RUNNING, False),
+        ("mpi", FAILED, True),
+        ("mpi", {}, False),
+        ("ray", {"jobDeploymentStatus": "Failed"}, True),
+        ("ray", {"jobDeploymentStatus": "Retrying"}, False),
+    ],
+)
+def test_no_recovery_follows_the_end_of_a_job(name: str, status: dict[str, Any], *, ended: bool) -> None:
+    assert FRAMEWORKS[name].peer.has_ended({"status": status}) is ended
+
+
+def test_our_job_has_ended_with_its_completion_time() -> None:
+    ours = FRAMEWORKS["mpi"].ours
+    assert [ours.has_ended({"status": status}) for status in ({}, {"completionTime": "now"})] == [False, True]
+
+
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_each_framework_has_four_faults(name: str) -> None:
     faults = FRAMEWORKS[name].faults
