@@ -17,7 +17,7 @@ def test_reads_by_name_and_prefix_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("key", [b"RANK", None, 7])
-def test_a_key_that_is_no_text_is_no_variable(key: object) -> None:
+def test_a_key_that_is_no_text_is_ignored(key: object) -> None:
     with EnvironmentReads() as reads, pytest.raises(TypeError):
         os.environ[key]  # type: ignore[index]
     assert reads.found(["RANK"], ("TRAINYARD_",)) == []

@@ -24,10 +24,10 @@ def test_the_reader_understands_a_diary(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(life.diary for life in group.lives) == sorted(path.name for path in (tmp_path / "lives").iterdir())
 
 
-def test_a_remote_start_without_variables_has_its_host_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_start_has_its_host_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lives").mkdir()
     monkeypatch.delenv("BENCH_POD", raising=False)
-    monkeypatch.setattr(diary.socket, "gethostname", lambda: "job-worker-1")
+    monkeypatch.setattr("socket.gethostname", lambda: "job-worker-1")
     diary.Diary(tmp_path, began=0.0)._file.close()
     (path,) = (tmp_path / "lives").iterdir()
     assert path.name.startswith("job-worker-1-")
