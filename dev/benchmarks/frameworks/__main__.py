@@ -71,10 +71,10 @@ def _all(place: Ground, options: argparse.Namespace, record: Record) -> None:
 
 
 def _measure(place: Ground, options: argparse.Namespace, record: Record) -> Iterator[Run]:
-    for repeat in range(options.repeats):
-        for name in options.frameworks:
-            framework = FRAMEWORKS[name]
-            wanted = [fault.name for fault in framework.faults if fault.name in options.faults]
+    for name in options.frameworks:
+        framework = FRAMEWORKS[name]
+        wanted = [fault.name for fault in framework.faults if fault.name in options.faults]
+        for repeat in range(options.repeats):
             for system in turns(list(framework.systems()), repeat):
                 if faults := record.missing(system, repeat, wanted):
                     yield from _one(place, framework, system, repeat, [*faults], record)
