@@ -20,7 +20,7 @@ timed = start=$$(date +%s); $(2); code=$$?; seconds=$$(($$(date +%s) - start)); 
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-memory bench-recovery bench-elastic bench-training bench-gpu cluster-up cluster-down fix setup
+.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-memory bench-recovery bench-frameworks bench-elastic bench-training bench-gpu cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ bench-memory: setup ## 1,000 jobs of the largest size in the operator's memory: 
 
 bench-recovery: setup ## Idle time after faults, compared with Kubeflow and JobSet: build/bench/recovery.json (root; 2 hours)
 	@$(RUN) python -m dev.benchmarks.recovery
+
+bench-frameworks: setup ## Idle time after faults of TensorFlow, Ray, MPI, XGBoost, JAX, compared with their operators: build/bench/frameworks.json (root; 2 hours)
+	@$(RUN) python -m dev.benchmarks.frameworks
 
 bench-elastic: setup ## The cost of a resize, compared with Kubeflow: build/bench/elastic.json (root; an hour)
 	@$(RUN) python -m dev.benchmarks.elastic

@@ -182,6 +182,25 @@ IMAGES: Final = {
             6,
             stands_on="trainer",
         ),
+        Image(
+            "peers-ray",
+            "dev/benchmarks/frameworks/images/ray",
+            (
+                "dev/benchmarks/frameworks/images/ray/Dockerfile",
+                "dev/benchmarks/frameworks/images/ray/requirements.txt",
+            ),
+            "about 3 min, 200 MB of downloads",
+            6,
+            stands_on="trainer",
+        ),
+        Image(
+            "peers-mpi",
+            "dev/benchmarks/frameworks/images/mpi",
+            tuple(f"dev/benchmarks/frameworks/images/mpi/{name}" for name in ("Dockerfile", "ssh.conf", "sshd.conf")),
+            "about 1 min",
+            6,
+            stands_on="frameworks",
+        ),
     )
 }
 USUAL: Final = tuple(image.name for image in IMAGES.values() if not (image.stands_on or image.variant))

@@ -7,11 +7,8 @@ goodput differs by more than 2 points from that of its logs.
 
 import argparse
 import json
-import os
-import platform
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,8 +17,8 @@ from typing import Final
 from dev.benchmarks.options import some_of, turns
 from dev.benchmarks.recovery import goodput, operators
 from dev.benchmarks.recovery.faults import FAULTS, NODES
-from dev.benchmarks.recovery.record import Machine, Record
-from dev.benchmarks.recovery.results import Run, hopeless, rows
+from dev.benchmarks.recovery.record import Record, machine
+from dev.benchmarks.recovery.results import Run, hopeless, line, rows
 from dev.benchmarks.recovery.systems import DEFAULT, SYSTEMS
 from dev.benchmarks.recovery.table import shortfalls, table
 from dev.benchmarks.recovery.trial import Trial
@@ -31,7 +28,6 @@ from dev.benchmarks.scale.systems.base import Ground
 from dev.localcluster.errors import LocalClusterError
 from dev.localcluster.say import complain, say
 from dev.localcluster.shape import Profile, Shape
-from dev.localcluster.tools import KUBERNETES_VERSION
 
 REPEATS: Final = 10
 GPUS: Final = 8
@@ -60,11 +56,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _faults(place: Ground, options: argparse.Namespace, out: Path) -> int:
-    record = Record(out, _machine(), resume=options.resume)
+    record = Record(out, machine(), resume=options.resume)
     try:
         for run in _measure(place, options, record):
             record.add(run)
-            say(_line(run))
+            say(line(run))
     finally:
         if record.runs:
             _print(record.runs)
@@ -123,27 +119,12 @@ def _log(place: Ground, name: str, run: object) -> Path:
     return place.folder / "logs" / f"recovery-{name}-{run}.log"
 
 
-def _machine() -> Machine:
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "kubernetes": KUBERNETES_VERSION,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
 def _print(runs: Sequence[Run]) -> None:
     summary = rows(runs)
     titles = {name: f"{name}: {fault.title}" for name, fault in FAULTS.items()}
     say(f"\n{table(summary, titles)}\n")
     for shortfall in shortfalls(summary, {name: fault.aim for name, fault in FAULTS.items() if fault.aim}):
         say(f"falls short: {shortfall}")
-
-
-def _line(run: Run) -> str:
-    parts = " ".join(f"{part} {seconds:.1f}" for part, seconds in run.parts.items() if seconds is not None)
-    came = "never" if run.seconds is None else f"{run.seconds:.2f} s, {run.lost_steps} steps lost ({parts})"
-    return f"{time.strftime('%H:%M:%S')} {run.fault} {run.system}: {came}; {run.note}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -23,6 +23,11 @@ KILL_AFTER_SECONDS: Final = 0.5
 """Seconds from the fault to the kill of the operator, so that it dies during the recovery."""
 
 
+def rank_of(repeat: int) -> int:
+    """Return the target rank of a repeat: rank 0, which hosts the store, every second time, and the others in turn."""
+    return 0 if repeat % 2 else 1 + repeat // 2 % (WORKERS - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The job and the cluster that a fault is injected into."""
@@ -57,11 +62,8 @@ class Fault:
     settled: int = 200
     """Minimum of steps before the fault."""
     undo: Callable[[Scene], None] | None = None
-
-
-def rank_of(repeat: int) -> int:
-    """Return the target rank of a repeat: rank 0, which hosts the store, every second time, and the others in turn."""
-    return 0 if repeat % 2 else 1 + repeat // 2 % (WORKERS - 1)
+    target: Callable[[int], int] = rank_of
+    """Returns the target rank of a repeat."""
 
 
 def _kill(scene: Scene) -> float:

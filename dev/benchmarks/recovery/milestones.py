@@ -20,6 +20,8 @@ class Life:
     """The group that it joined, named by its rank 0; empty before that."""
     size: int = WORKERS
     """How many ranks that group has."""
+    diary: str = ""
+    """The name of its diary."""
     marks: dict[str, float] = field(default_factory=dict)
     """Monotonic time of each milestone, in seconds."""
     steps: list[tuple[int, float]] = field(default_factory=list)
@@ -100,7 +102,7 @@ class DiaryReader:
                 file.seek(self._read.get(path, 0))
                 whole, newline, _ = file.read().rpartition(b"\n")
             self._read[path] = self._read.get(path, 0) + len(whole) + len(newline)
-            life = self._lives.setdefault(path, Life())
+            life = self._lives.setdefault(path, Life(diary=path.name))
             for line in whole.splitlines():
                 life.take(json.loads(line))
         return groups(self._lives.values())

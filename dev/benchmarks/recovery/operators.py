@@ -16,7 +16,7 @@ from dev.benchmarks.scale.child import daemon, end
 from dev.benchmarks.scale.fleet import NAMESPACE
 from dev.benchmarks.scale.meter import scrape
 from dev.benchmarks.scale.systems import SYSTEMS as SCALED
-from dev.benchmarks.scale.systems.base import Command, Ground
+from dev.benchmarks.scale.systems.base import Command, Ground, Installable
 from dev.demo import install, target
 from dev.demo.commands import DemoError
 
@@ -65,7 +65,7 @@ class Outside(Operator):
             if self._process.poll() is not None:
                 raise BenchmarkError(f"{self._name} exited unexpectedly: see {self._log}")
             try:
-                return "rest_client_requests_total" in scrape(self._command.metrics, self._command.headers)
+                return self._command.ready in scrape(self._command.metrics, self._command.headers)
             except BenchmarkError:
                 return False
 
@@ -144,18 +144,28 @@ def running(name: str, ground: Ground, log: Path) -> Iterator[Operator]:
     Raises:
         BenchmarkError: it cannot be started.
     """
+    with started(SCALED[PEERS[name]] if name in PEERS else None, ground, log) as operator:
+        yield operator
+
+
+@contextmanager
+def started(peer: Installable | None, ground: Ground, log: Path) -> Iterator[Operator]:
+    """Run this peer outside the cluster; None stands for Trainyard, inside.
+
+    Raises:
+        BenchmarkError: it cannot be started.
+    """
     # Jobs record in a folder of their node, which the chart's default pod security refuses.
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
     ground.api.ensure("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    if name not in PEERS:
+    if peer is None:
         yield Inside()
         return
-    system = SCALED[PEERS[name]]
-    system.install(ground)
-    command = system.command(ground)
+    peer.install(ground)
+    command = peer.command(ground)
     if command is None:
-        raise BenchmarkError(f"{name} has no operator to start")
-    operator = Outside(name, command, log)
+        raise BenchmarkError(f"{peer.name} has no operator to start")
+    operator = Outside(peer.name, command, log)
     try:
         operator.await_ready()
         yield operator

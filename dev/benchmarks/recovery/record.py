@@ -1,15 +1,29 @@
 """What was measured, on file after each run: an interruption loses nothing, and what it left can be measured later."""
 
 import json
+import os
+import platform
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from dev.benchmarks.recovery.results import Run, plain, rows
 from dev.benchmarks.scale.api import BenchmarkError
+from dev.localcluster.tools import KUBERNETES_VERSION
 
 Machine = Mapping[str, int | str | None]
 """Where and when a stretch of runs was measured."""
+
+
+def machine() -> Machine:
+    """Return this machine, now."""
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "kubernetes": KUBERNETES_VERSION,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
 class Record:

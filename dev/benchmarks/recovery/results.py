@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -61,6 +62,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Return the percentile by the nearest-rank method."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def line(run: Run) -> str:
+    """Return what is printed after a run, with the time of day."""
+    parts = " ".join(f"{part} {seconds:.1f}" for part, seconds in run.parts.items() if seconds is not None)
+    came = "never" if run.seconds is None else f"{run.seconds:.2f} s, {run.lost_steps} steps lost ({parts})"
+    return f"{time.strftime('%H:%M:%S')} {run.fault} {run.system}: {came}; {run.note}"
 
 
 def plain(row: Row) -> dict[str, Any]:

@@ -49,6 +49,10 @@ class System(ABC):
     def restarts(self, job: Mapping[str, Any]) -> int | None:
         """Return the number of restarts in the job's status; None if it never reports them."""
 
+    def has_ended(self, job: Mapping[str, Any]) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether its status says that the job is over, so that no recovery will follow."""
+        return False
+
     def spent(self, job: Mapping[str, Any]) -> Mapping[str, float] | None:  # noqa: ARG002 - for subclasses
         """Return the seconds in the status by category, including `productive`; None if it reports none."""
         return None
@@ -65,8 +69,8 @@ class Trainyard(System):
     def manifest(self, job: Job) -> Json:
         """Return a TrainingJob. Only the operator restarts its group."""
         recovery = {"maxRestarts": RESTARTS, "hangTimeoutSeconds": HANG_SECONDS}
-        spec = {"replicas": WORKERS, "recovery": recovery, "template": _template(job, ["python3", *PROGRAM])}
-        return _object("trainyard.dev/v1alpha1", "TrainingJob", job, spec)
+        spec = {"replicas": WORKERS, "recovery": recovery, "template": pod_template(job, ["python3", *PROGRAM])}
+        return wrap("trainyard.dev/v1alpha1", "TrainingJob", job, spec)
 
     @override
     def restarts(self, job: Mapping[str, Any]) -> int | None:
@@ -92,7 +96,7 @@ class TrainingOperator(System):
         worker = {
             "replicas": WORKERS,
             "restartPolicy": "OnFailure",
-            "template": _template(job, ["torchrun", *PROGRAM], tolerations=_tolerations()),
+            "template": pod_template(job, ["torchrun", *PROGRAM], tolerations=peer_tolerations()),
         }
         elastic = {
             "rdzvBackend": "c10d",
@@ -102,7 +106,7 @@ class TrainingOperator(System):
             "maxRestarts": RESTARTS,
         }
         spec = {"elasticPolicy": elastic, "pytorchReplicaSpecs": {"Worker": worker}}
-        return _object("kubeflow.org/v1", "PyTorchJob", job, spec)
+        return wrap("kubeflow.org/v1", "PyTorchJob", job, spec)
 
     @override
     def restarts(self, job: Mapping[str, Any]) -> int | None:
@@ -130,7 +134,7 @@ class JobSet(System):
             {"name": "MASTER_ADDR", "value": f"{job.name}-worker-0-0.{job.name}"},
             {"name": "MASTER_PORT", "value": str(PORT)},
         ]
-        template = _template(job, self._command(), env=env, tolerations=_tolerations())
+        template = pod_template(job, self._command(), env=env, tolerations=peer_tolerations())
         template["spec"]["restartPolicy"] = "Never"
         work = {
             "parallelism": WORKERS,
@@ -148,7 +152,7 @@ class JobSet(System):
                 {"name": "worker", "groupName": "default", "replicas": 1, "template": {"spec": work}},
             ],
         }
-        return _object("jobset.x-k8s.io/v1alpha2", "JobSet", job, spec)
+        return wrap("jobset.x-k8s.io/v1alpha2", "JobSet", job, spec)
 
     @override
     def restarts(self, job: Mapping[str, Any]) -> int | None:
@@ -176,13 +180,33 @@ SYSTEMS: Final[Mapping[str, System]] = {
 DEFAULT: Final = ("trainyard", "training-operator", "jobset")
 
 
-def _object(version: str, kind: str, job: Job, spec: Json) -> Json:
+def wrap(version: str, kind: str, job: Job, spec: Json) -> Json:
+    """Return an object of this specification, named as the job."""
     metadata = {"name": job.name, "namespace": NAMESPACE}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def _template(job: Job, command: Sequence[str], *, env: Sequence[Json] = (), tolerations: Sequence[Json] = ()) -> Json:
-    """Return the pod template of the workers. Everything that affects the start is the same for all systems."""
+def pod_template(
+    job: Job,
+    command: Sequence[str],
+    *,
+    container: str = "pytorch",
+    image: str = IMAGE,
+    memory: str = "256Mi",
+    env: Sequence[Json] = (),
+    tolerations: Sequence[Json] = (),
+) -> Json:
+    """Return a pod template. Everything that affects the start is the same for all systems.
+
+    Args:
+        job: the training.
+        command: what the container runs.
+        container: its name. Kubeflow's training-operator requires one for each kind of jobs.
+        image: its image.
+        memory: what it requests.
+        env: variables beside those of all systems.
+        tolerations: none for Trainyard, which sets its own.
+    """
     variables = [
         {"name": "BENCH_JOB", "value": job.name},
         {"name": "BENCH_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -192,13 +216,12 @@ def _template(job: Job, command: Sequence[str], *, env: Sequence[Json] = (), tol
         # Trainyard sets this itself. Without it, the next rendezvous of torchrun may hang on old keys (pytorch#135712).
         {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},
     ]
-    container = {
-        # The training-operator requires this name.
-        "name": "pytorch",
-        "image": IMAGE,
+    main = {
+        "name": container,
+        "image": image,
         "command": list(command),
         "env": [*env, *variables],
-        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+        "resources": {"requests": {"cpu": "100m", "memory": memory}},
         "volumeMounts": [{"name": "bench", "mountPath": MOUNT}],
     }
     spread = {
@@ -209,7 +232,7 @@ def _template(job: Job, command: Sequence[str], *, env: Sequence[Json] = (), tol
     }
     spec: Json = {
         "topologySpreadConstraints": [spread],
-        "containers": [container],
+        "containers": [main],
         "volumes": [{"name": "bench", "hostPath": {"path": str(job.folder)}}],
     }
     if tolerations:
@@ -217,7 +240,7 @@ def _template(job: Job, command: Sequence[str], *, env: Sequence[Json] = (), tol
     return {"metadata": {"labels": {"bench-job": job.name}}, "spec": spec}
 
 
-def _tolerations() -> list[Json]:
+def peer_tolerations() -> list[Json]:
     """Return the tolerations that Trainyard sets by default; those of Kubernetes last 300 seconds."""
     return [
         {

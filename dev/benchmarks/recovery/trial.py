@@ -2,15 +2,15 @@
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from dev.benchmarks.recovery import parts, ranks
-from dev.benchmarks.recovery.faults import Fault, Scene, rank_of
+from dev.benchmarks.recovery.faults import Fault, Scene
 from dev.benchmarks.recovery.milestones import WORKERS, DiaryReader, Group
 from dev.benchmarks.recovery.operators import Operator
 from dev.benchmarks.recovery.results import Run
@@ -33,6 +33,9 @@ class Trial:
     system: System
     operator: Operator
     ground: Ground
+    size: ClassVar[int] = WORKERS
+    """The number of ranks."""
+    folder: ClassVar[str] = "recovery"
 
     def go(self, fault: Fault, repeat: int) -> Run:
         """Measure one fault.
@@ -46,13 +49,14 @@ class Trial:
                 # Vary the distance from the last checkpoint.
                 group = await_steps(diaries, fault.settled + repeat * 3 % CHECKPOINT_EVERY)
                 restarts = self._restarts(own.last())
-                scene = Scene(self.ground, self.operator, job, group, ranks.living(job.name), rank_of(repeat))
-                if len(scene.pids) != WORKERS:
-                    raise BenchmarkError(f"{len(scene.pids)} of {WORKERS} ranks were found")
+                pids = self.living(job, group)
+                scene = Scene(self.ground, self.operator, job, group, pids, fault.target(repeat))
+                if len(scene.pids) != self.size:
+                    raise BenchmarkError(f"{len(scene.pids)} of {self.size} ranks were found")
                 try:
                     with ranks.Farewell(scene.pids.values()) as farewell:
                         at = fault.inject(scene)
-                        new = _await_group(diaries, group, at + fault.bound)
+                        new = _await_group(diaries, group, at + fault.bound, lambda: self._has_ended(own.last()))
                         if new is None:
                             self._keep_logs(job)
                         moments = parts.Moments(
@@ -69,20 +73,34 @@ class Trial:
     @contextmanager
     def training(self, name: str) -> Iterator[tuple[Job, DiaryReader]]:
         """Create a job of this name, and delete it with all its pods on exit."""
-        folder = self.ground.folder / "recovery" / f"{self.system.name}-{name}"
+        folder = self.ground.folder / self.folder / f"{self.system.name}-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "lives").mkdir(parents=True)
         for shared in (folder, folder / "lives"):
             shared.chmod(0o777)
-        shutil.copyfile(Path(__file__).with_name("program.py"), folder / "program.py")
+        for there, source in self.programs().items():
+            (folder / there).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / there)
         job = Job(name, folder)
-        empty(self.ground)
+        empty(self.ground, self.system.jobs_path)
         try:
             self.ground.api.call("POST", self.system.jobs_path, self.system.manifest(job))
             yield job, DiaryReader(folder / "lives")
         finally:
-            empty(self.ground)
-            end_all(job)
+            empty(self.ground, self.system.jobs_path)
+            self.end(job)
+
+    def programs(self) -> dict[str, Path]:
+        """Return the files that the pods find in their shared folder, by their path there."""
+        return {"program.py": Path(__file__).with_name("program.py")}
+
+    def living(self, job: Job, group: Group) -> dict[int, int]:  # noqa: ARG002 - for subclasses
+        """Return the process of each rank."""
+        return ranks.living(job.name)
+
+    def end(self, job: Job) -> None:
+        """Kill the remaining processes of the job."""
+        end_all(job)
 
     def _keep_logs(self, job: Job) -> None:
         """Save the logs of the workers before their pods are deleted."""
@@ -100,9 +118,12 @@ class Trial:
         job: Mapping[str, Any] = event["object"] if event else {}
         return self.system.restarts(job)
 
+    def _has_ended(self, event: Event | None) -> bool:
+        return event is not None and self.system.has_ended(event["object"])
+
     def _run(self, fault: Fault, repeat: int, moments: parts.Moments, old: Group, new: Group | None) -> Run:
         name = self.system.name
-        hit = f"rank {rank_of(repeat)}"
+        hit = f"rank {fault.target(repeat)}"
         if new is None:
             return Run(fault.name, name, repeat, note=f"{hit}: not within {fault.bound:.0f} s")
         seconds = new.first_step[1] - moments.fault
@@ -125,11 +146,14 @@ def await_steps(diaries: DiaryReader, steps: int) -> Group:
     return found[-1]
 
 
-def _await_group(diaries: DiaryReader, old: Group, deadline: float) -> Group | None:
+def _await_group(diaries: DiaryReader, old: Group, deadline: float, has_ended: Callable[[], bool]) -> Group | None:
     while time.monotonic() < deadline:
+        ended = has_ended()
         for group in diaries.read():
             if group.complete and group.name != old.name:
                 return group
+        if ended:
+            return None
         time.sleep(POLL_SECONDS)
     return None
 

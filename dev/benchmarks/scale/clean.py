@@ -26,15 +26,15 @@ def clean(ground: Ground) -> None:
     await_quiet(ground, QUIET_SECONDS)
 
 
-def empty(ground: Ground) -> None:
-    """Delete all systems' jobs and what was made for them.
+def empty(ground: Ground, *more: str) -> None:
+    """Delete all systems' jobs, what was made for them, and `more` collections.
 
     Raises:
         BenchmarkError: an object was not deleted in time.
     """
 
     def gone() -> bool:
-        left = [path for path in (*JOBS, *MADE) if not ground.api.is_empty(path)]
+        left = [path for path in (*dict.fromkeys((*more, *JOBS)), *MADE) if not ground.api.is_empty(path)]
         for path in left:
             _sweep(ground, path)
         return not left

@@ -14,7 +14,10 @@ TRAINING_OPERATOR: Final = tools.Module(
     {"training-operator.v1": "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
     "100 s",
     root=FOLDER,
-    files=(("github.com/kubeflow/training-operator", "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"),),
+    files=tuple(
+        ("github.com/kubeflow/training-operator", f"manifests/base/crds/kubeflow.org_{kind}.yaml")
+        for kind in ("pytorchjobs", "tfjobs", "jaxjobs", "xgboostjobs")
+    ),
 )
 JOBSET: Final = tools.Module(
     "jobset",
@@ -22,6 +25,23 @@ JOBSET: Final = tools.Module(
     "100 s",
     root=FOLDER,
     files=(("sigs.k8s.io/jobset", "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"),),
+)
+KUBERAY: Final = tools.Module(
+    "kuberay",
+    {"kuberay": "github.com/ray-project/kuberay/ray-operator"},
+    "100 s",
+    root=FOLDER,
+    files=tuple(
+        ("github.com/ray-project/kuberay/ray-operator", f"config/crd/bases/ray.io_{kind}.yaml")
+        for kind in ("rayclusters", "rayjobs", "rayservices")
+    ),
+)
+MPI_OPERATOR: Final = tools.Module(
+    "mpi-operator",
+    {"mpi-operator": "github.com/kubeflow/mpi-operator/cmd/mpi-operator"},
+    "100 s",
+    root=FOLDER,
+    files=(("github.com/kubeflow/mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml"),),
 )
 
 

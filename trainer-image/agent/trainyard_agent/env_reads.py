@@ -29,7 +29,9 @@ class EnvironmentReads:
                     yield key
 
             def __getitem__(self, key: str) -> str:
-                (recorder.by_iteration if iterated.get(id(key)) is key else recorder.by_name).add(key)
+                # A library may ask for what can be no name, as TensorFlow's do for one of bytes, and expect the error.
+                if isinstance(key, str):
+                    (recorder.by_iteration if iterated.get(id(key)) is key else recorder.by_name).add(key)
                 found: str = super().__getitem__(key)
                 return found
 

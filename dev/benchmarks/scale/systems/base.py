@@ -42,12 +42,27 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     """What the metrics ask for."""
+    ready: str = "rest_client_requests_total"
+    """What the metrics contain once the operator works."""
 
 
-class System(ABC):
-    """One operator, or the plain client."""
+class Installable(ABC):
+    """What can be installed into the cluster and started."""
 
     name: str
+
+    @abstractmethod
+    def install(self, ground: Ground) -> None:
+        """Put into the cluster what the operator needs. Harmless when repeated."""
+
+    @abstractmethod
+    def command(self, ground: Ground) -> Command | None:
+        """How to start it; None if there is nothing to start."""
+
+
+class System(Installable):
+    """One operator, or the plain client."""
+
     jobs_path: str | None = None
     """The path of its jobs; None for the plain client, which has none."""
     uses_job_controller: bool = False
@@ -59,14 +74,6 @@ class System(ABC):
 
     after_failure: str = ""
     """What it does after a worker failure, if it does not restart the whole group."""
-
-    @abstractmethod
-    def install(self, ground: Ground) -> None:
-        """Put into the cluster what the operator needs. Harmless when repeated."""
-
-    @abstractmethod
-    def command(self, ground: Ground) -> Command | None:
-        """How to start it; None if there is nothing to start."""
 
     @abstractmethod
     def load(self, fleet: Fleet) -> list[Post]:

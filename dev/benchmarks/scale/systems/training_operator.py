@@ -1,4 +1,4 @@
-"""Kubeflow's training-operator: PyTorchJobs of workers alone, a headless Service each.
+"""Kubeflow's training-operator: its load are PyTorchJobs of workers alone, a headless Service each.
 
 It runs outside the cluster. No webhook server is asked, but it starts its controllers only after the rotator of its webhook's
 certificates is ready. The rotator needs a Secret, a webhook configuration of a certain name, and files in a fixed folder.
@@ -43,14 +43,15 @@ class TrainingOperator(System):
     after_failure = "replaces the failed worker alone; the others, which cannot go on without it, are left as they are"
     own_writes = frozenset({"POST pods", "POST services", "PUT pytorchjobs/status"})
 
-    def __init__(self, name: str, flags: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, flags: tuple[str, ...] = (), kind: str = "pytorchjob") -> None:
         self.name = name
         self._flags = flags
+        self._kind = kind
 
     @override
     def install(self, ground: Ground) -> None:
         """The CRD, and what the rotator wants."""
-        crd = peers.build(peers.TRAINING_OPERATOR, ground.paths) / "kubeflow.org_pytorchjobs.yaml"
+        crd = peers.build(peers.TRAINING_OPERATOR, ground.paths) / f"kubeflow.org_{self._kind}s.yaml"
         ground.api.ensure(CRDS, crd.read_bytes())
         ground.api.ensure("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": OWN_NAMESPACE}})
         secret = {"kind": "Secret", "metadata": {"name": "training-operator-webhook-cert"}}
@@ -62,10 +63,10 @@ class TrainingOperator(System):
 
     @override
     def command(self, ground: Ground) -> Command:
-        """The operator, for PyTorchJobs alone."""
+        """The operator, for one kind of jobs alone."""
         program = peers.build(peers.TRAINING_OPERATOR, ground.paths) / "training-operator.v1"
         flags = (
-            "-enable-scheme=pytorchjob",
+            f"-enable-scheme={self._kind}",
             f"-kubeconfig={ground.paths.kubeconfig}",
             f"-metrics-bind-address={HOST}:{METRICS_PORT}",
             f"-health-probe-bind-address={HOST}:{PROBE_PORT}",
