@@ -55,7 +55,11 @@ def identity_variables(worker: Worker) -> list[Json]:
 
 def device_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     """Return the backend of a container without accelerators: Paddle's default is another one, which cannot run on CPUs alone."""
-    return [] if worker.job.accelerators or accelerators(container) else [{"name": "PADDLE_DISTRI_BACKEND", "value": "gloo"}]
+    return (
+        []
+        if worker.job.accelerators or accelerators(container)
+        else [{"name": "PADDLE_DISTRI_BACKEND", "value": "gloo"}]
+    )
 
 
 def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
