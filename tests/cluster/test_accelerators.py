@@ -55,7 +55,8 @@ def test_tpu_host_has_one_process_and_its_slice(kube: Kube) -> None:
         kube.wait_phase("job", "Complete")
     expected = {
         "TRAINYARD_PROCESSES_PER_REPLICA": "1",
-        "TRAINYARD_ACCELERATORS_PER_REPLICA": "4",
+        # What a program must see at least: chips may be one device.
+        "TRAINYARD_ACCELERATORS_PER_REPLICA": "1",
         "TPU_WORKER_ID": "1",
         "TPU_WORKER_HOSTNAMES": "job-worker-0.job,job-worker-1.job",
     }
