@@ -20,6 +20,10 @@ JAX_VARIABLES = frozenset(
     | {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_SLICE_ID"}
 )
 """Those that the operator sets for JAX. JAX reads them when a program initializes the group, and not before."""
+GROUP_VARIABLES = frozenset(
+    {"TF_CONFIG", "DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "LIGHTGBM_MACHINES", "WORKER_ADDRS", "WORKER_PORT"}
+)
+"""Those with the addresses of a group, for TensorFlow, XGBoost and LightGBM. Ports change with the attempt."""
 PER_RANK_VARIABLES = frozenset(
     {
         "RANK",
@@ -31,6 +35,7 @@ PER_RANK_VARIABLES = frozenset(
         *FILE_VARIABLES,
         *NCCL_VARIABLES,
         *JAX_VARIABLES,
+        *GROUP_VARIABLES,
     }
 )
 """Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made, and so does NCCL its own."""
