@@ -12,7 +12,7 @@ from dev.benchmarks.recovery.faults import FAULTS, Fault, Scene
 from dev.benchmarks.scale.api import BenchmarkError
 from dev.benchmarks.scale.systems.base import PODS_PATH
 
-SETTLED_STEPS: Final = 40
+SETTLED_STEPS: Final = 150
 BOUND_SECONDS: Final = 180.0
 """JAX notices a dead peer after 100 s."""
 

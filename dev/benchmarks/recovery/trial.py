@@ -68,7 +68,7 @@ class Trial:
                 finally:
                     if fault.undo:
                         fault.undo(scene)
-        return self._run(fault, repeat, moments, group, new)
+        return self._run(fault, repeat, moments, group, new, ended=self._has_ended(own.last()))
 
     @contextmanager
     def training(self, name: str) -> Iterator[tuple[Job, DiaryReader]]:
@@ -121,11 +121,14 @@ class Trial:
     def _has_ended(self, event: Event | None) -> bool:
         return event is not None and self.system.has_ended(event["object"])
 
-    def _run(self, fault: Fault, repeat: int, moments: parts.Moments, old: Group, new: Group | None) -> Run:
+    def _run(
+        self, fault: Fault, repeat: int, moments: parts.Moments, old: Group, new: Group | None, *, ended: bool
+    ) -> Run:
         name = self.system.name
         hit = f"rank {fault.target(repeat)}"
         if new is None:
-            return Run(fault.name, name, repeat, note=f"{hit}: not within {fault.bound:.0f} s")
+            why = "its job has ended" if ended else f"not within {fault.bound:.0f} s"
+            return Run(fault.name, name, repeat, note=f"{hit}: {why}")
         seconds = new.first_step[1] - moments.fault
         return Run(fault.name, name, repeat, seconds, parts.steps_lost(old, new), parts.split(moments, new), hit)
 

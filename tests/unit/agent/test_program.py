@@ -49,6 +49,11 @@ def test_variables_of_rank_or_attempt_are_ignored() -> None:
     assert stable({**named, "JAX_PLATFORMS": "cpu"}) == {"JAX_PLATFORMS": "cpu"}
 
 
+@pytest.mark.parametrize("name", ["TF_CONFIG", "DMLC_TRACKER_PORT", "LIGHTGBM_MACHINES", "COORDINATOR_PORT"])
+def test_addresses_of_an_attempt_are_ignored(name: str) -> None:
+    assert stable({name: "worker-0:29501", "OMP_NUM_THREADS": "1"}) == {"OMP_NUM_THREADS": "1"}
+
+
 def test_variables_that_differ_between_ranks_are_found() -> None:
     one, two = ({"RANK": rank, "WORLD_SIZE": "2"} for rank in "01")
     assert differing(["LOCAL_RANK", "RANK", "WORLD_SIZE"], one, [one, two]) == ["RANK"]

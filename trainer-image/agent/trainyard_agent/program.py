@@ -37,6 +37,10 @@ PADDLE_VARIABLES = frozenset(
     | {"PADDLE_JOB_ID", "PADDLE_NNODES", "PADDLE_RANK", "PADDLE_RANK_IN_NODE", "FLAGS_selected_gpus"}
 )
 """Those that the operator sets for Paddle, which reads them when a program initializes the group."""
+GROUP_VARIABLES = frozenset(
+    {"TF_CONFIG", "DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "LIGHTGBM_MACHINES", "WORKER_ADDRS", "WORKER_PORT"}
+)
+"""Those with the addresses of a group, for TensorFlow, XGBoost and LightGBM. Ports change with the attempt."""
 PER_RANK_VARIABLES = frozenset(
     {
         "RANK",
@@ -50,6 +54,7 @@ PER_RANK_VARIABLES = frozenset(
         *JAX_VARIABLES,
         *HOROVOD_VARIABLES,
         *PADDLE_VARIABLES,
+        *GROUP_VARIABLES,
     }
 )
 """Variables that differ between ranks or attempts. torch reads the flight recorder's when a process group is made, and so does NCCL its own."""

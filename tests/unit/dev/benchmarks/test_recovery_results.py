@@ -44,10 +44,11 @@ def test_rows_are_as_the_file_has_them() -> None:
     assert list(found[0]) == ["fault", "system", "n", "never", "p50_s", "p95_s", "lost_steps", "parts"]
 
 
-def test_published_rows_match_the_published_runs() -> None:
+@pytest.mark.parametrize("name", ["recovery", "frameworks"])
+def test_published_rows_match_the_published_runs(name: str) -> None:
     published = Path(__file__).parents[4] / "docs/benchmarks"
-    runs = [Run(**each) for each in json.loads((published / "recovery-runs.json").read_text())["runs"]]
-    assert json.loads((published / "recovery.json").read_text()) == [plain(row) for row in rows(runs)]
+    runs = [Run(**each) for each in json.loads((published / f"{name}-runs.json").read_text())["runs"]]
+    assert json.loads((published / f"{name}.json").read_text()) == [plain(row) for row in rows(runs)]
 
 
 def test_system_that_never_recovers_is_abandoned() -> None:
