@@ -63,6 +63,11 @@ def test_own_node_config_joins_that_of_the_operator(written: str) -> None:
     ]
 
 
+def test_server_takes_no_node_config_of_the_template() -> None:
+    made = node(SERVER, """--node-config 'data="/data"' --database=/state/flower.db""")
+    assert made.words("")[-2:] == ["--insecure", "--database=/state/flower.db"]
+
+
 def test_own_options_come_last() -> None:
     made = node(SERVER, "--port 8000 --host=127.0.0.1")
     assert made.words("")[-3:] == ["--port", "8000", "--host=127.0.0.1"]

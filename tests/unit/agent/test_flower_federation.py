@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -21,7 +21,14 @@ import os, signal, socket, sys, time
 folder = os.environ["FOLDER"]
 port = next(word for word in sys.argv if word.startswith("--port="))
 listener = socket.create_server(("127.0.0.1", int(port.partition("=")[2])))
+def is_read():
+    try:
+        return open(f"/proc/{open(folder + '/reader').read()}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 def stop(*_):
+    while is_read():
+        time.sleep(0.05)
     time.sleep(float(os.environ.get("STOP_SECONDS", "0")))
     open(f"{folder}/stopped", "w").write("yes")
     sys.exit(0)
@@ -48,6 +55,7 @@ if sys.argv[1] == "list":
         open(f"{folder}/judged", "w").write("yes")
 else:
     open(f"{folder}/connection", "w").write(open(os.environ["FLWR_HOME"] + "/config.toml").read())
+    open(f"{folder}/reader", "w").write(str(os.getpid()))
     open(f"{folder}/ran", "w").write("yes")
     time.sleep(float(os.environ.get("RUN_SECONDS", "0")))
     sys.exit(int(os.environ.get("RUN_CODE", "0")))
@@ -73,7 +81,9 @@ def listed(**statuses: str) -> str:
 
 
 @contextmanager
-def running(folder: Path, start: str, **environment: str) -> Iterator[AgentProcess]:
+def running(
+    folder: Path, start: str, command: Sequence[str] = ("flwr", "run", "."), **environment: str
+) -> Iterator[AgentProcess]:
     """Run the agent in a pod with this command line of Flower; its run is completed."""
     programs = folder / "programs"
     programs.mkdir()
@@ -84,7 +94,7 @@ def running(folder: Path, start: str, **environment: str) -> Iterator[AgentProce
     if not (folder / "after").exists():
         (folder / "after").write_text(listed(first="finished:failed", second="finished:completed"))
     variables = {"PATH": f"{programs}:{os.environ['PATH']}", "TRAINYARD_FLOWER_START": start}
-    made = AgentProcess(AGENT_SOURCE, folder, "--once", "--", "flwr", "run", ".", **{**variables, **environment})
+    made = AgentProcess(AGENT_SOURCE, folder, "--once", "--", *command, **{**variables, **environment})
     try:
         yield made
     finally:
@@ -151,6 +161,16 @@ def test_lost_superlink_ends_the_server(tmp_path: Path, port: int) -> None:
 
 def test_stop_reaches_the_program_of_the_run(tmp_path: Path, port: int) -> None:
     with server(tmp_path, port, RUN_SECONDS="100") as made:
+        made.file("ran")
+        made.process.send_signal(signal.SIGTERM)
+        assert made.wait()[0] == 128 + signal.SIGTERM
+    assert (tmp_path / "stopped").exists()
+
+
+def test_stop_reaches_what_the_program_has_started(tmp_path: Path, port: int) -> None:
+    """The SuperLink does not exit as long as somebody reads the log of the run."""
+    program = [sys.executable, "-c", "import subprocess; subprocess.run(['flwr', 'run', '.'])"]
+    with running(tmp_path, f"flower-superlink --port={port}", program, RUN_SECONDS="100") as made:
         made.file("ran")
         made.process.send_signal(signal.SIGTERM)
         assert made.wait()[0] == 128 + signal.SIGTERM

@@ -79,10 +79,10 @@ class FlowerNode(NamedTuple):
     def words(self, address: str) -> list[str]:
         """Return the command of the server or the client. `address`: the IP address of this pod; empty: it is not known."""
         own = [] if self.uses_tls else ["--insecure"]
-        if self.is_server:
-            # Flower's default is the loopback.
-            return [*self.start, f"--host={'::' if ':' in address else '0.0.0.0'}", *own, *self.options]  # noqa: S104 - for the clients
         options, theirs = self._without_node_config()
+        if self.is_server:
+            # The template's options are for all, and only clients take a node configuration. Flower's default host is the loopback.
+            return [*self.start, f"--host={'::' if ':' in address else '0.0.0.0'}", *own, *options]  # noqa: S104 - for the clients
         pairs = [each for each in self.node_config.split() if not _names(theirs, each.partition("=")[0])]
         config = " ".join(filter(None, (*pairs, theirs)))
         return [*self.start, *own, *options, *([f"--node-config={config}"] if config else [])]

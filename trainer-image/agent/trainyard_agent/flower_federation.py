@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from trainyard_agent.addresses import own_address
@@ -103,9 +104,14 @@ class FlowerFederation(FrameworkServer):
 
     def _forward(self, number: int) -> None:  # type: ignore[explicit-override]  # no typing_extensions here
         """Pass a signal on. The program of the run is below the SuperLink, which so gets those by which it exits, too."""
-        had_command = self._main is not None
-        super()._forward(number)
-        if had_command and self._server is not None and number in TERMINATION_SIGNALS:
+        if self._main is None or number not in TERMINATION_SIGNALS:
+            super()._forward(number)
+            return
+        self._terminated = True
+        # To all processes of the command: a program may not pass it on to its `flwr run`, and the SuperLink would wait for who reads its log.
+        with suppress(ProcessLookupError):
+            os.killpg(self._main, number)
+        if self._server is not None:
             forward_signal(number, self._server, processes_by_pid())
 
 
