@@ -202,7 +202,8 @@ def injected(training: Training, fault: Fault) -> Iterator[None]:
     if fault in {Fault.PROCESS, Fault.OPERATORS}:
         training.kill("worker-1", framework.killed or framework.program)
     elif fault is Fault.LAUNCHER:
-        training.kill("worker-0", "prterun")
+        # `mpirun` runs this program. Its daemons have the name as a part of an argument.
+        training.kill("worker-0", r"prterun\0")
     elif fault is Fault.DAEMON:
         training.kill("worker-1", "prted")
     elif fault is Fault.NODE:
