@@ -5,7 +5,6 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import yaml
@@ -53,22 +52,26 @@ class Framework:
 
     @property
     def program(self) -> str:
-        """The file of the program."""
+        """The path of the program."""
         words = yaml.safe_load((FOLDER / f"{self.recipe}.yaml").read_text())
-        return next(Path(word).name for word in main_container(words)["command"] if word.endswith(".py"))
+        return next(str(word) for word in main_container(words)["command"] if word.endswith(".py"))
 
     def arguments(self, steps: int) -> tuple[str, ...]:
         """Return what follows the arguments of the recipe."""
         return *self.more, self.steps, str(steps)
 
     def manifest(self, steps: int) -> Json:
-        """Return the job with so many steps, on a node for each worker; other roles share a third node."""
+        """Return the job with so many steps. Workers have a node each, and other roles share the first node."""
         job: Json = yaml.safe_load((FOLDER / f"{self.recipe}.yaml").read_text())
         main_container(job)["args"] += self.arguments(steps)
         spec = job["spec"]
         job["metadata"]["name"] = self.name
         spec["recovery"] = {"maxRestarts": 20, "forceDeleteAfterSeconds": 20}
         spec["template"]["spec"]["terminationGracePeriodSeconds"] = 5
+        for role in spec.get("roles", ()):
+            role["affinity"] = on_node("In")
+        if spec.get("roles"):
+            spec["template"]["spec"]["affinity"] = on_node("NotIn")
         spec["template"]["spec"]["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
@@ -83,6 +86,13 @@ class Framework:
             spec["recovery"]["hiddenFailures"] = "Fail"
             spec["processesPerReplica"] = 1
         return train_on_cpus(job)
+
+
+def on_node(operator: str) -> Json:
+    """Return the affinity of pods that run on the first node (`In`), or on the others (`NotIn`)."""
+    name = {"key": "kubernetes.io/hostname", "operator": operator, "values": ["node1"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [name]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
 class Training:
@@ -144,9 +154,9 @@ class Training:
 
         self.kube.until(seen, seconds, f"{self.name} to train in attempt {attempt}")
 
-    def kill(self, member: str, program: str) -> None:
-        """Kill the processes with this word in their command line."""
-        self.kube.run("exec", self.pod(member), "--", "python3", "-c", KILL.replace("train.py", program))
+    def kill(self, member: str, argument: str) -> None:
+        """Kill the processes that have this argument, or one that ends with it. A shell that has it within a script is spared."""
+        self.kube.run("exec", self.pod(member), "--", "python3", "-c", KILL.replace("train.py", rf"{argument}\0"))
 
     def suspend(self) -> None:
         """Suspend the job, and wait until it has no pods."""

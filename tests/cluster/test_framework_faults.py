@@ -202,6 +202,7 @@ def injected(training: Training, fault: Fault) -> Iterator[None]:
     if fault in {Fault.PROCESS, Fault.OPERATORS}:
         training.kill("worker-1", framework.killed or framework.program)
     elif fault is Fault.LAUNCHER:
+        # `mpirun` runs this program. Its daemons have the name as a part of an argument.
         training.kill("worker-0", "prterun")
     elif fault is Fault.DAEMON:
         training.kill("worker-1", "prted")
