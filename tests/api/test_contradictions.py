@@ -1,5 +1,6 @@
 """Jobs that contradict themselves: the API server or an event names the field and the fix."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ def test_contradictions_are_events(plane: Plane, granted: None, lab: Namespace) 
         for name, spec, _, _ in (*CASES, ("plain", PLAIN, "", "")):
             lab.submit(name, replicas=2, processesPerReplica=2, **spec)
         for name, _, reason, note in CASES:
-            until(lambda name=name, reason=reason: lab.events(reason, name), 30, f"an event {reason} of {name}")
+            until(partial(lab.events, reason, name), 30, f"an event {reason} of {name}")
             assert any(note in each for each in lab.events(reason, name)), lab.events(reason, name)
         until(lambda: lab.events("WorkersCreated", "plain"), 30, "the workers")
         assert [*lab.events("InvalidSpec", "plain"), *lab.events("UserEnvironmentPreserved", "plain")] == []
