@@ -94,6 +94,17 @@ def test_rank_without_answer_waits_only_once(path: str, monkeypatch: pytest.Monk
     assert must_stop(3)
 
 
+def test_file_is_whole_when_it_appears(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_lock(*_: object) -> None:
+        raise OSError("the rank is not scheduled before it locks the file")
+
+    monkeypatch.setattr(Slot, "_locked", no_lock)
+    assert not must_stop(1)
+    monkeypatch.undo()
+    assert Slot(path).passed == UNKNOWN
+    assert [each.name for each in Path(path).parent.iterdir()] == [Path(path).name]
+
+
 @pytest.mark.parametrize("content", [b"", b"short"])
 def test_truncated_file_raises(path: str, content: bytes) -> None:
     must_stop(0)

@@ -60,6 +60,8 @@ class Slot:
 
     def __init__(self, path: str, *, make: bool = False) -> None:
         """`make`: for the rank, which makes the file and maps it."""
+        if make:
+            _make_file(path)
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0), 0o600)
         self._waits = True
         if make:
@@ -171,6 +173,20 @@ def hold_all(slots: Collection[Slot]) -> int:
         slot.hold()
     time.sleep(VISIBLE_SECONDS)
     return max(slot.passed for slot in slots)
+
+
+def _make_file(path: str) -> None:
+    """Make the file, whole from its first moment: the agent may read it at any time. One that exists stays."""
+    partial = f"{path}.{os.getpid()}"
+    # Where this is not possible, it is made when it is opened.
+    with suppress(OSError):
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.write(file, LAYOUT.pack(UNKNOWN, 0, UNKNOWN))
+            os.link(partial, path)
+        finally:
+            os.close(file)
+            os.unlink(partial)  # noqa: PTH108 - no pathlib here
 
 
 @functools.cache
