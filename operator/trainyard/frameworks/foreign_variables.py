@@ -14,6 +14,8 @@ OWNERS: Mapping[str, Framework] = MappingProxyType(
         "JAX_COORDINATOR_ADDRESS": Framework.JAX,
         "LIGHTGBM_MACHINES": Framework.LIGHTGBM,
         "DMLC_TRACKER_URI": Framework.XGBOOST,
+        "DMLC_PS_ROOT_URI": Framework.DMLC,
+        "PADDLE_TRAINER_ENDPOINTS": Framework.PADDLE,
         "HOROVOD_RANK": Framework.HOROVOD,
         "HOROVOD_SIZE": Framework.HOROVOD,
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": Framework.HOROVOD,

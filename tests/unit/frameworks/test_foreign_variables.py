@@ -22,6 +22,8 @@ def found(framework: str, *names: str) -> list[str]:
         ("mpi", "HOROVOD_RANK", "set framework to horovod"),
         ("torch", "JAX_COORDINATOR_ADDRESS", "set framework to jax"),
         ("xgboost", "LIGHTGBM_MACHINES", "set framework to lightgbm"),
+        ("xgboost", "DMLC_PS_ROOT_URI", "set framework to dmlc"),
+        ("torch", "PADDLE_TRAINER_ENDPOINTS", "set framework to paddle"),
         ("torch", "SLURM_JOB_ID", "the template sets SLURM_JOB_ID: libraries and launchers would take the job for one of a batch"),
         ("tensorflow", "SLURM_NTASKS", "remove the variable from env"),
         ("mpi", "WORLD_SIZE", "to one value for all ranks, which mpirun numbers itself"),
