@@ -19,7 +19,7 @@ TAKEN = re.compile(
     r"NCCL INFO (?:Using network|Assigned NET plugin) ([A-Za-z0-9][\w .+-]{0,62}?)(?: to comm)?$", re.MULTILINE
 )
 """The second is of NCCL 2.26 and newer, which prints both."""
-DEVICES = re.compile(r"NCCL INFO NET/IB : Using (.{1,4000}?)(?: \[RO\])? ?; OOB ", re.MULTILINE)
+DEVICES = re.compile(r"NCCL INFO NET/IB : Using (.{1,1000}?)(?: \[RO\])? ?; OOB ", re.MULTILINE)
 KEPT_CHARACTERS = 64 * 1024
 """Of the lines before the network is known."""
 
