@@ -52,7 +52,9 @@ tests-that-compute:
 	@nice -n 10 $(PYTEST) -n 2 tests/api tests/chaos
 	@nice -n 10 $(RUN) $(INSIDE) $(LIBRARY_TESTS)
 
+# The tests of the library use the images for ten minutes. So what the recipes need is built before.
 tests-that-wait:
+	@$(RUN) python -m dev.localcluster.images build frameworks
 	@$(PYTEST) tests/host tests/cluster
 
 test-long: setup ## What `make test` leaves out because it takes long (root; seven hours on 2 idle cores)
