@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
+from trainyard.frameworks.shared_settings import PYTHON, thread_limit
 from trainyard.frameworks.torch import rendezvous_port
-from trainyard.frameworks.worker_spec import Json, Worker, threads_for_each
+from trainyard.frameworks.worker_spec import Json, Worker
 
 RANKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 XGBOOST_RESERVED = RANKS | {"DMLC_TRACKER_URI", "DMLC_TRACKER_PORT", "DMLC_TASK_ID", "DMLC_NUM_WORKER"}
@@ -64,7 +65,5 @@ def machine_port(worker: Worker) -> int:
 
 def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     """Return settings that are safe everywhere. Both libraries would use all cores of the node."""
-    variables = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    if (threads := threads_for_each(worker, container)) is not None:
-        variables["OMP_NUM_THREADS"] = str(threads)
+    variables = {**PYTHON, **thread_limit(worker, container)}
     return [{"name": name, "value": value} for name, value in variables.items()]

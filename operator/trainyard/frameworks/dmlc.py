@@ -9,8 +9,9 @@ from typing import Any
 
 from trainyard.api.constants import ROLE_WORKER
 from trainyard.api.roles import RoleName, member_index
+from trainyard.frameworks.shared_settings import PYTHON, thread_limit
 from trainyard.frameworks.torch import rendezvous_port
-from trainyard.frameworks.worker_spec import Json, Worker, threads_for_each
+from trainyard.frameworks.worker_spec import Json, Worker
 
 IDENTITY_VARIABLES = frozenset(
     {"DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_WORKER_ID"}
@@ -41,7 +42,5 @@ def identity_variables(worker: Worker) -> list[Json]:
 
 def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     """Return settings that are safe everywhere. The engine of MXNet would use all cores of the node."""
-    variables = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-    if (threads := threads_for_each(worker, container)) is not None:
-        variables["OMP_NUM_THREADS"] = str(threads)
+    variables = {**PYTHON, **thread_limit(worker, container)}
     return [{"name": name, "value": value} for name, value in variables.items()]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.api.roles import RoleName, member_index
+from trainyard.frameworks.shared_settings import PYTHON
 from trainyard.frameworks.torch import rendezvous_port
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -36,8 +37,7 @@ def identity_variables(worker: Worker) -> list[Json]:
 def tuning_variables(_worker: Worker, _container: Mapping[str, Any]) -> list[Json]:
     """Return settings that are safe everywhere. Flower would report its use, look for updates, and install packages while it runs."""
     variables = {
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
+        **PYTHON,
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",

@@ -11,6 +11,7 @@ from zlib import crc32
 
 from trainyard.domain.state.accelerators import TPU, requested
 from trainyard.frameworks.rank_numbers import RankNumber
+from trainyard.frameworks.shared_settings import PYTHON, nccl_interfaces
 from trainyard.frameworks.torch import rendezvous_port
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -76,9 +77,8 @@ def device_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
 
 def tuning_variables(worker: Worker, _container: Mapping[str, Any]) -> list[Json]:
     """Return settings that are safe everywhere. On GPUs, JAX communicates by NCCL."""
-    variables = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "NCCL_DEBUG": "WARN"}
-    if worker.host_network:
-        variables["NCCL_SOCKET_IFNAME"] = "^lo,docker,veth,cni,cali,flannel,kube,virbr"
+    variables = {**PYTHON, "NCCL_DEBUG": "WARN"}
+    variables |= nccl_interfaces(worker)
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from zlib import crc32
 
 from trainyard.frameworks.boosting import HOST_BASE_PORT, HOST_PORT_COUNT
-from trainyard.frameworks.worker_spec import Json, Worker, threads_for_each
+from trainyard.frameworks.shared_settings import PYTHON, thread_limit
+from trainyard.frameworks.worker_spec import Json, Worker
 
 PORT = 29600
 """Where agents listen for launchers, below the ports that Linux gives to clients."""
@@ -66,8 +67,7 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
     after eight minutes, and refuses to run as root without two variables.
     """
     variables = {
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
+        **PYTHON,
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
         "I_MPI_PIN": "0",
@@ -79,6 +79,5 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    if (threads := threads_for_each(worker, container)) is not None:
-        variables["OMP_NUM_THREADS"] = str(threads)
+    variables |= thread_limit(worker, container)
     return [{"name": name, "value": value} for name, value in variables.items()]

@@ -11,7 +11,8 @@ from typing import Any
 from trainyard.domain.state.accelerators import accelerators
 from trainyard.frameworks.boosting import machine_port
 from trainyard.frameworks.rank_numbers import RankNumber
-from trainyard.frameworks.worker_spec import Json, Worker, threads_for_each
+from trainyard.frameworks.shared_settings import PYTHON, nccl_interfaces, thread_limit
+from trainyard.frameworks.worker_spec import Json, Worker
 
 RANKS: Mapping[str, RankNumber] = {
     "PADDLE_TRAINER_ID": RankNumber.RANK,
@@ -64,9 +65,6 @@ def device_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
 
 def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     """Return settings that are safe everywhere. On GPUs, Paddle communicates by NCCL."""
-    variables = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "NCCL_DEBUG": "WARN"}
-    if (threads := threads_for_each(worker, container)) is not None:
-        variables["OMP_NUM_THREADS"] = str(threads)
-    if worker.host_network:
-        variables["NCCL_SOCKET_IFNAME"] = "^lo,docker,veth,cni,cali,flannel,kube,virbr"
+    variables = {**PYTHON, "NCCL_DEBUG": "WARN"}
+    variables |= thread_limit(worker, container) | nccl_interfaces(worker)
     return [{"name": name, "value": value} for name, value in variables.items()]

@@ -10,6 +10,7 @@ from typing import Any
 from trainyard.api.roles import RoleName, member_index
 from trainyard.domain.state.accelerators import gpus
 from trainyard.domain.state.quantity import quantity
+from trainyard.frameworks.shared_settings import PYTHON
 from trainyard.frameworks.torch import rendezvous_port
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -43,7 +44,7 @@ def identity_variables(worker: Worker) -> list[Json]:
 
 def tuning_variables(_worker: Worker, _container: Mapping[str, Any]) -> list[Json]:
     """Return settings that are safe everywhere. Ray would send reports of its use to its authors."""
-    variables = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    variables = {**PYTHON, "RAY_USAGE_STATS_ENABLED": "0"}
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 

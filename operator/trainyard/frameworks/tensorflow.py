@@ -10,6 +10,7 @@ from typing import Any
 
 from trainyard.api.constants import ROLE_WORKER
 from trainyard.api.roles import RoleName
+from trainyard.frameworks.shared_settings import PYTHON
 from trainyard.frameworks.torch import rendezvous_port
 from trainyard.frameworks.worker_spec import Json, Worker, threads_for_each
 
@@ -40,7 +41,7 @@ def identity_variables(worker: Worker) -> list[Json]:
 
 def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
     """Return settings that are safe everywhere. TensorFlow counts the cores of the node, and not those of the container."""
-    variables = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "TF_CPP_MIN_LOG_LEVEL": "1"}
+    variables = {**PYTHON, "TF_CPP_MIN_LOG_LEVEL": "1"}
     if (threads := threads_for_each(worker, container)) is not None:
         variables |= {"TF_NUM_INTRAOP_THREADS": str(threads), "TF_NUM_INTEROP_THREADS": str(min(2, threads))}
     return [{"name": name, "value": value} for name, value in variables.items()]

@@ -12,6 +12,7 @@ from typing import Any
 from zlib import crc32
 
 from trainyard.frameworks.launch_command import reads_node_rank
+from trainyard.frameworks.shared_settings import PYTHON, nccl_interfaces
 from trainyard.frameworks.worker_spec import Json, Worker, command_line, threads_for_each
 
 BASE_PORT, PORT_COUNT = 29500, 500
@@ -85,8 +86,7 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
     termination log, a mount. The OSError would then replace the rank's error.
     """
     variables = {
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
+        **PYTHON,
         # 3 keeps the flight recorder's dump intact, which 1 (torchrun's choice) can lose: pytorch#121055.
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
@@ -99,9 +99,8 @@ def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]
     if (for_each := threads_for_each(worker, container)) is not None:
         variables["OMP_NUM_THREADS"] = str(min(MAX_OMP_THREADS, for_each) if worker.job.accelerators else for_each)
         variables["TORCHINDUCTOR_COMPILE_THREADS"] = str(min(MAX_COMPILE_PROCESSES, for_each))
+    variables |= nccl_interfaces(worker)
     if worker.host_network:
-        # A node has bridges and virtual interfaces without a route to its peers; NCCL could choose one of them.
-        variables["NCCL_SOCKET_IFNAME"] = "^lo,docker,veth,cni,cali,flannel,kube,virbr"
         variables["NCCL_RAS_ADDR"] = f"localhost:{rendezvous_port(worker) + 1}"
     else:
         # The name that every CNI plugin gives to a pod's first interface.

@@ -34,7 +34,7 @@ class CheckpointPolicy:
         operation_timeout_seconds: the timeout of one operation of the store (`Store`).
         save_timeout_seconds: the timeout of a whole checkpoint.
         process: whether a process of its own writes the files, and not a thread of the training. It leaves Python's lock to the training,
-            and takes memory for a second import of torch (0.2 to 0.4 GB for each rank).
+            and takes memory for a second import of torch (about 0.2 GB for each rank).
 
     Raises:
         ValueError: a number of seconds is not positive, or a value has another type.
