@@ -19,7 +19,8 @@ from dev.benchmarks.options import some_of, turns
 from dev.benchmarks.recovery import operators
 from dev.benchmarks.recovery.faults import NODES
 from dev.benchmarks.recovery.record import Record, machine
-from dev.benchmarks.recovery.results import Run, hopeless, line, rows
+from dev.benchmarks.recovery.results import Run, rows
+from dev.benchmarks.recovery.series import Series, keep
 from dev.benchmarks.recovery.table import shortfalls, table
 from dev.benchmarks.scale.api import BenchmarkError
 from dev.benchmarks.scale.child import ROOT
@@ -32,10 +33,6 @@ from dev.localcluster.shape import Profile, Shape
 
 REPEATS: Final = 3
 GPUS: Final = 8
-HOPELESS: Final = 2
-"""After this many first repeats without a recovery, skip the others."""
-FAILED: Final = 3
-"""Consecutive failed trials after which the benchmark stops."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -62,9 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _all(place: Ground, options: argparse.Namespace, record: Record) -> None:
     try:
-        for run in _measure(place, options, record):
-            record.add(run)
-            say(line(run))
+        keep(_measure(place, options, record), record)
     finally:
         if record.runs:
             _print(record.runs)
@@ -85,22 +80,9 @@ def _one(
 ) -> Iterator[Run]:
     system, operator = framework.systems()[name]
     log = place.folder / "logs" / f"frameworks-{framework.image}-{name}-{repeat}.log"
-    failed = 0
     with operators.started(operator, place, log) as running:
         trial = FrameworkTrial(system, running, place, framework.program)
-        for fault in faults:
-            if hopeless(record.runs, fault, name, HOPELESS):
-                continue
-            try:
-                run = trial.go(FAULTS[fault], repeat)
-            except (BenchmarkError, LocalClusterError) as error:
-                failed += 1
-                if failed == FAILED:
-                    raise
-                complain(f"{fault} {name} {repeat} was not measured: {error}")
-                continue
-            failed = 0
-            yield run
+        yield from Series(record, FAULTS).measure(trial, name, repeat, faults)
 
 
 def _load(archive: Path) -> None:

@@ -18,7 +18,8 @@ from dev.benchmarks.options import some_of, turns
 from dev.benchmarks.recovery import goodput, operators
 from dev.benchmarks.recovery.faults import FAULTS, NODES
 from dev.benchmarks.recovery.record import Record, machine
-from dev.benchmarks.recovery.results import Run, hopeless, line, rows
+from dev.benchmarks.recovery.results import Run, rows
+from dev.benchmarks.recovery.series import Series, keep
 from dev.benchmarks.recovery.systems import DEFAULT, SYSTEMS
 from dev.benchmarks.recovery.table import shortfalls, table
 from dev.benchmarks.recovery.trial import Trial
@@ -31,10 +32,6 @@ from dev.localcluster.shape import Profile, Shape
 
 REPEATS: Final = 10
 GPUS: Final = 8
-HOPELESS: Final = 2
-"""After this many first repeats without a recovery, skip the others."""
-FAILED: Final = 3
-"""Consecutive failed trials after which the benchmark stops."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -58,9 +55,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _faults(place: Ground, options: argparse.Namespace, out: Path) -> int:
     record = Record(out, machine(), resume=options.resume)
     try:
-        for run in _measure(place, options, record):
-            record.add(run)
-            say(line(run))
+        keep(_measure(place, options, record), record)
     finally:
         if record.runs:
             _print(record.runs)
@@ -85,27 +80,12 @@ def _stretch(place: Ground, options: argparse.Namespace, out: Path) -> int:
 
 
 def _measure(place: Ground, options: argparse.Namespace, record: Record) -> Iterator[Run]:
-    failed = 0
+    series = Series(record, FAULTS)
     for repeat in range(options.repeats):
         for name in turns(options.systems, repeat):
-            faults = record.missing(name, repeat, options.faults)
-            if not faults:
-                continue
-            with operators.running(name, place, _log(place, name, repeat)) as operator:
-                trial = Trial(SYSTEMS[name], operator, place)
-                for fault in faults:
-                    if hopeless(record.runs, fault, name, HOPELESS):
-                        continue
-                    try:
-                        run = trial.go(FAULTS[fault], repeat)
-                    except (BenchmarkError, LocalClusterError) as error:
-                        failed += 1
-                        if failed == FAILED:
-                            raise
-                        complain(f"{fault} {name} {repeat} was not measured: {error}")
-                        continue
-                    failed = 0
-                    yield run
+            if faults := record.missing(name, repeat, options.faults):
+                with operators.running(name, place, _log(place, name, repeat)) as operator:
+                    yield from series.measure(Trial(SYSTEMS[name], operator, place), name, repeat, [*faults])
 
 
 def _out(options: argparse.Namespace) -> Path:
