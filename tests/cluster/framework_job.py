@@ -126,7 +126,7 @@ class Training:
         return str(self.pods()[member]["metadata"]["name"])
 
     def log(self) -> str:
-        """Return the log of the member that tells how well it learns; empty while it has none."""
+        """Return the log of the member that reports how well it learns; empty while it has none."""
         reporter = self.framework.leader
         try:
             return self.kube.run("logs", self.pod(reporter), "--tail=-1")

@@ -47,7 +47,7 @@ class Recipe:
     more: tuple[str, ...] = ()
     """Arguments that make the run long enough for the fault."""
     reporter: str = "worker-0"
-    """The member whose log tells how well it learns."""
+    """The member whose log has the result."""
 
     def log(self, attempt: int = 1) -> tuple[str, ...]:
         """Return the command that prints the reporter's log."""

@@ -1,6 +1,6 @@
 """The parameter server of DMLC (ps-lite), as MXNet and BytePS use it: the role of each member, and the address of the scheduler. Pure.
 
-All members know the scheduler alone, which tells them the addresses of all others. The names are those of ps-lite (`DMLC_*`, MXNet 1.9) and
+All members know the scheduler alone, which sends them the addresses of all others. The names are those of ps-lite (`DMLC_*`, MXNet 1.9) and
 of BytePS 0.2, whose launcher starts the processes of a worker.
 """
 
