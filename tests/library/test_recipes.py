@@ -1,18 +1,19 @@
 """Each recipe runs as it is, and learns what it is to learn."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.library.support.programs import started
+from tests.library.support.programs import free_port, started
 
 RECIPES = Path(__file__).parents[2] / "examples/recipes"
 
 
-def output(name: str, world_size: int, *words: str, parallelism: str = "") -> str:
+def output(name: str, world_size: int, *words: str, parallelism: str = "", **more: str) -> str:
     """What the first process has printed."""
-    with started(RECIPES / name, world_size, *words, TRAINYARD_PARALLELISM=parallelism) as ranks:
+    with started(RECIPES / name, world_size, *words, TRAINYARD_PARALLELISM=parallelism, **more) as ranks:
         outputs = [rank.communicate(timeout=180) for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0] * world_size, outputs
     return outputs[0][0]
@@ -38,6 +39,43 @@ def test_pictures(tmp_path: Path, name: str, least: float) -> None:
 @pytest.mark.gpu
 def test_pictures_on_a_gpu(tmp_path: Path) -> None:
     assert number(r"([\d.]+)% of pictures", output("images.py", 1, "--checkpoints", str(tmp_path / "kept"))) > 90
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("framework", "shorter", "longer", "result", "least", "most"),
+    [
+        ("accelerate", ("--steps", "40"), ("--steps", "200"), r"([\d.]+)% of signals", 90, 100),
+        ("transformers", ("--steps", "40"), (), r"a loss of ([\d.]+) on", 0, 0.5),
+        ("lightning", ("--epochs", "4"), (), r"([\d.]+)% of points", 90, 100),
+        ("jax", ("--steps", "100"), (), r"mean error of ([\d.]+)", 0, 0.1),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isalpha() else "",
+)
+def test_frameworks_resume_on_a_gpu(
+    tmp_path: Path,
+    framework: str,
+    shorter: tuple[str, ...],
+    longer: tuple[str, ...],
+    result: str,
+    least: float,
+    most: float,
+) -> None:
+    if not find_spec(framework):
+        pytest.skip(f"needs {framework}, which is not installed")
+    group = {"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+    group |= {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "JAX_LOCAL_DEVICE_IDS": "0",
+        "JAX_PLATFORMS": "cuda",
+    }
+    group["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{free_port()}"
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    output(f"{framework}_train.py", 1, *kept, *shorter, **group)
+    text = output(f"{framework}_train.py", 1, *kept, *longer, **group)
+    assert number(r"resuming from step (\d+)", text) > 0
+    assert least <= number(result, text) <= most
 
 
 def test_powersgd_learns_with_a_part_of_the_bytes(tmp_path: Path) -> None:

@@ -263,8 +263,9 @@ def test_memory_that_cannot_be_pinned_is_used(
 
 
 @pytest.mark.gpu(count=1)
-def test_gpu_state_is_copied_into_pinned_memory() -> None:
-    buffer = StagingBuffer()
+@pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
+def test_gpu_state_is_copied_into_pinned_memory(*, shared: bool) -> None:
+    buffer = StagingBuffer(shared=shared)
     source = {"w": torch.arange(1e6, device="cuda"), "t": torch.rand(3, 5, device="cuda").t()}
     for _ in range(2):
         copied = buffer.stage(source)

@@ -102,6 +102,31 @@ def test_other_process_writes_the_same(tmp_path: Path, tier: Tier) -> None:
     first.wait(30)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("tier", [Tier.STORE, Tier.MEMORY])
+def test_other_process_writes_the_state_of_a_gpu(tmp_path: Path, tier: Tier) -> None:
+    """It opens no GPU, and the training may change the state as soon as it is copied."""
+    policy = CheckpointPolicy(process=True, memory=SaveInterval(steps=1), memory_dir=str(tmp_path / "memory"))
+    checkpoints = Checkpoints(str(tmp_path / "store"), policy=policy)
+    values = {"w": torch.zeros(1_000_000, device="cuda"), "t": torch.rand(3, 5, device="cuda").t()}
+    checkpoints.load(values)
+    for step in (1, 2):
+        values["w"].fill_(step)
+        checkpoints.save(step, values, tier=tier)
+        values["w"].fill_(-1)
+        checkpoints.wait()
+    writer = child(checkpoints)
+    opened = [str(each.readlink()) for each in Path(f"/proc/{writer.pid}/fd").iterdir()]
+    assert not [path for path in opened if "nvidia" in path]
+    found = {name: torch.zeros_like(value) for name, value in values.items()}
+    manifest = Checkpoints(str(tmp_path / "store"), policy=policy).load(found)
+    assert manifest
+    assert (manifest.step, found["w"].unique().tolist()) == (2, [2])
+    assert torch.equal(found["t"], values["t"])
+    checkpoints.close()
+    writer.wait(30)
+
+
 def sharded(folder: Path) -> tuple[list[float], bool, str]:
     """Two ranks save a DTensor, and rank 1 loses its writer before the second checkpoint."""
     mesh = init_device_mesh("cpu", (2,))

@@ -41,10 +41,11 @@ class Measured:
         self._tokens = torch.randint(VOCABULARY, (4, 513), device=training.device)
         self._state: Mapping[str, Any] = {"train_state": TrainState(self._model, self._optimizer)}
         self._number = 0
-        self._policy = CheckpointPolicy(memory=SaveInterval(), memory_dir=str(memory))
+        self._memory = memory
         self._mesh = training.mesh
-        self._ours = self._made()
-        self._ours.load(self._state)
+        self._ours = {process: self._made(process=process) for process in (False, True)}
+        for each in self._ours.values():
+            each.load(self._state)
         self._stager = BlockingAsyncStager(cache_staged_state_dict=True)
         self._group = dist.new_group(backend="gloo")
         for _ in range(10):
@@ -57,6 +58,7 @@ class Measured:
         ways: dict[str, Callable[[], Callable[[], bool]]] = {
             "trainyard, memory and disk": self._by_us,
             "trainyard, memory": lambda: self._by_us(Tier.MEMORY),
+            "trainyard, memory and disk, by a process": lambda: self._by_us(process=True),
             "DCP's async save": lambda: self._by_dcp(None),
             "DCP's async save, pinned": lambda: self._by_dcp(self._stager),
             "torch.save": self._by_torch,
@@ -93,11 +95,12 @@ class Measured:
 
     def _load(self) -> None:
         self._number += 1
-        self._ours.save(self._number, self._state, wait=True)
-        self._ours.close()
+        self._ours[False].save(self._number, self._state, wait=True)
+        for each in self._ours.values():
+            each.close()
         loads: dict[str, Callable[[], object]] = {
             "trainyard, memory": lambda: self._made().load(self._state),
-            "trainyard, disk": lambda: Checkpoints(str(self._folder / "ours"), mesh=self._mesh).load(self._state),
+            "trainyard, disk": lambda: Checkpoints(str(self._folder / "by-thread"), mesh=self._mesh).load(self._state),
             "DCP": lambda: dcp.load(dict(self._state), checkpoint_id=str(self._folder / "dcp")),
             "torch.load": lambda: torch.load(self._folder / "plain.pt", map_location="cuda", weights_only=True),
         }
@@ -109,8 +112,11 @@ class Measured:
             took = time.perf_counter() - began
             emit("load", system=name, seconds=took, gb_per_s=self.bytes / GB / took)
 
-    def _made(self) -> Checkpoints:
-        return Checkpoints(str(self._folder / "ours"), policy=self._policy, mesh=self._mesh)
+    def _made(self, *, process: bool = False) -> Checkpoints:
+        # A folder each: neither is to delete the other's checkpoints.
+        name = "by-process" if process else "by-thread"
+        policy = CheckpointPolicy(process=process, memory=SaveInterval(), memory_dir=str(self._memory / name))
+        return Checkpoints(str(self._folder / name), policy=policy, mesh=self._mesh)
 
     def _step(self) -> float:
         began = time.perf_counter()
@@ -122,9 +128,10 @@ class Measured:
         torch.cuda.synchronize()
         return time.perf_counter() - began
 
-    def _by_us(self, tier: Tier = Tier.STORE) -> Callable[[], bool]:
-        self._ours.save(self._number, self._state, tier=tier)
-        waiting = threading.Thread(target=self._ours.wait)
+    def _by_us(self, tier: Tier = Tier.STORE, *, process: bool = False) -> Callable[[], bool]:
+        ours = self._ours[process]
+        ours.save(self._number, self._state, tier=tier)
+        waiting = threading.Thread(target=ours.wait)
         waiting.start()
         return lambda: not waiting.is_alive()
 

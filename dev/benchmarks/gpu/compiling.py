@@ -1,4 +1,4 @@
-"""`python -m dev.benchmarks.gpu.compiling`: seconds of torch.compile, the gain, fp8 beside bf16, and whether training repeats bit by bit."""
+"""`python -m dev.benchmarks.gpu.compiling [bits]`: seconds of torch.compile, the gain, fp8 beside bf16, and whether training repeats bit by bit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ import sys
 import tempfile
 import time
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from dev.benchmarks.gpu.model import VOCABULARY, Gpt, emit, loss_of, seconds
-from trainyard_torch import Precision, compile_model, start
+from trainyard_torch import Batches, Checkpoints, Loader, Loop, Precision, SampleOrder, compile_model, replicate, start
+
+if TYPE_CHECKING:
+    from trainyard_torch.precision import Scaling
 
 WIDTH, LAYERS, STEPS = 2048, 8, 10
+REPEATED = 50
+"""Steps of a training that is repeated."""
 
 
 def trained(precision: Precision, model: torch.nn.Module, length: int, steps: int) -> float:
@@ -34,12 +42,12 @@ def trained(precision: Precision, model: torch.nn.Module, length: int, steps: in
 
 def formats() -> None:
     """Compare formats, eager and compiled."""
-    names = ["bf16", *(["fp8"] if find_spec("torchao") else [])]
-    for name in names:
+    fp8: list[tuple[str, Scaling]] = [("fp8", "tensorwise"), ("fp8", "rowwise")] if find_spec("torchao") else []
+    for name, scaling in [("bf16", "tensorwise"), *fp8]:
         for compiled in (False, True):
             torch.manual_seed(0)
             precision = Precision(name, "cuda")
-            model = precision.convert(Gpt(WIDTH, LAYERS).cuda())
+            model = precision.convert(Gpt(WIDTH, LAYERS).cuda(), scaling=scaling)
             if compiled:
                 compile_model(model, dynamic=False)
             first = trained(precision, model, 1024, 1)
@@ -48,41 +56,78 @@ def formats() -> None:
             figures = {"first_s": first, "step_ms": 1e3 * step}
             if compiled and name == "bf16":
                 figures["new_length_s"] = trained(precision, model, 768, 1)
-            emit("compile", system=name, compiled=compiled, **figures)
+            emit("compile", system=f"{name} {scaling}" if name == "fp8" else name, compiled=compiled, **figures)
             del model
             torch.cuda.empty_cache()
             torch._dynamo.reset()  # noqa: SLF001 - the next model compiles again
 
 
-def bits(*, deterministic: bool) -> None:
-    """Train twice from one seed, and compare the parameters."""
-    found, took = [], 0.0
-    for _ in range(2):
-        with start(seed=1, deterministic=deterministic) as training:
-            precision = Precision("bf16", training.device)
-            model = Gpt(512, 4).to(training.device)
-            began = time.perf_counter()
-            optimizer = torch.optim.AdamW(model.parameters())
-            generator = torch.Generator("cuda").manual_seed(2)
-            for _ in range(40):
-                tokens = torch.randint(VOCABULARY, (8, 513), device="cuda", generator=generator)
+class Dropping(nn.Module):  # type: ignore[misc]  # torch is not at hand where types are checked
+    """A GPT whose inputs drop out, so that random numbers of the GPU count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gpt, self.dropout = Gpt(512, 4), nn.Dropout(0.1)
+        self.gpt.tokens.register_forward_hook(lambda _layer, _inputs, values: self.dropout(values))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        return self.gpt(tokens)
+
+
+def repeated(folder: Path, until: int, *, deterministic: bool) -> tuple[list[torch.Tensor], float]:
+    """Train to a step, from the checkpoint in the folder if there is one. Returns the parameters, and seconds per step."""
+    with start(seed=1, deterministic=deterministic) as training:
+        precision = Precision("bf16", training.device)
+        model = replicate(Dropping().to(training.device), training.mesh)
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.randint(VOCABULARY, (1024, 513), generator=torch.Generator().manual_seed(2))
+        loop = Loop(
+            training,
+            model,
+            optimizer,
+            Loader(
+                tokens,
+                Batches(SampleOrder(1024, seed=1), 8, micro_batch_size=8),
+                training.data_shard,
+                device=training.device,
+            ),
+            total_steps=until,
+            checkpoints=Checkpoints(str(folder), mesh=training.mesh),
+            max_grad_norm=1.0,
+        )
+        began = time.perf_counter()
+        for step in loop:
+            for batch in step:
                 with precision.autocast():
-                    loss = loss_of(model, tokens)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            torch.cuda.synchronize()
-            took = time.perf_counter() - began
-            found.append([each.detach().clone() for each in model.parameters()])
-    differing = sum(int((a != b).sum()) for a, b in zip(*found, strict=True))
-    emit("bits", deterministic=deterministic, differing=differing, of=sum(a.numel() for a in found[0]), seconds=took)
+                    loss = loss_of(model, batch)
+                step.backward(loss)
+        torch.cuda.synchronize()
+        took = time.perf_counter() - began
+        return [each.detach().clone() for each in model.parameters()], took / until
+
+
+def bits(*, deterministic: bool) -> None:
+    """Train twice from one seed, and once in two parts, and compare the parameters."""
+    with tempfile.TemporaryDirectory() as made:
+        whole, again, parts = (Path(made, name) for name in ("whole", "again", "parts"))
+        first, _ = repeated(whole, REPEATED, deterministic=deterministic)
+        second, step = repeated(again, REPEATED, deterministic=deterministic)
+        repeated(parts, REPEATED // 2, deterministic=deterministic)
+        resumed, _ = repeated(parts, REPEATED, deterministic=deterministic)
+    differing = {
+        name: sum(int((a != b).sum()) for a, b in zip(first, other, strict=True))
+        for name, other in (("repeated", second), ("resumed", resumed))
+    }
+    emit("bits", deterministic=deterministic, **differing, of=sum(a.numel() for a in first), step_ms=1e3 * step)
 
 
 def main() -> int:
     """Measure all."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-        formats()
+        if sys.argv[1:] != ["bits"]:
+            formats()
     for deterministic in (False, True):
         bits(deterministic=deterministic)
     return 0
