@@ -17,7 +17,7 @@ from dev.benchmarks.gpu.model import VOCABULARY, Gpt, emit, loss_of, seconds
 from trainyard_torch import Batches, Checkpoints, Loader, Loop, Precision, SampleOrder, compile_model, replicate, start
 
 if TYPE_CHECKING:
-    from trainyard_torch.precision import Scaling
+    from trainyard_torch.float8 import Scaling
 
 WIDTH, LAYERS, STEPS = 2048, 8, 10
 REPEATED = 50
