@@ -144,8 +144,8 @@ class Network(Model):
 
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, for mpi,
-    and for jax on TPUs; else Master."""
+    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, mpi, tensorflow,
+    paddle, and jax on TPUs; else Master."""
 
 
 class Parallelism(Model):
