@@ -211,13 +211,15 @@ class TrainingJobSpec(Model):
                     fieldPath=".recovery.agent",
                 ),
                 rule(
-                    "!(self.framework in ['ray', 'flower']) || has(self.template.spec.containers[0].command)",
-                    "ray and flower run the command of the first container on the head or server; set command",
+                    "!(self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower'])"
+                    " || has(self.template.spec.containers[0].command)",
+                    "with this framework the agent runs the command of the first container, and has to know it; set command",
                     fieldPath=".template",
                 ),
                 rule(
-                    "self.framework != 'dmlc' || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
-                    "framework dmlc has one process in each worker; leave this out",
+                    "!(self.framework in ['tensorflow', 'dmlc', 'ray', 'flower'])"
+                    " || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
+                    "with tensorflow, dmlc, ray or flower the operator starts one process in each worker; leave this out",
                     fieldPath=".processesPerReplica",
                 ),
                 rule(
