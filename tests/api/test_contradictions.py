@@ -70,7 +70,7 @@ CASES = (
         "own",
         {"framework": "tensorflow", "processesPerReplica": 1, "template": template("python3 t.py", TF_CONFIG="{}")},
         "UserEnvironmentPreserved",
-        "the template sets TF_CONFIG; these are kept and may not fit the real group",
+        "the template sets TF_CONFIG; these are kept and may not fit the real group: remove them from env",
     ),
 )
 """The name of a job, its spec, the reason of the event, and what it says."""
