@@ -25,6 +25,16 @@ def test_frameworks_with_addresses_need_the_agent(lab: Namespace, framework: str
         lab.submit("odd", framework=framework, template=TEMPLATE, recovery={"agent": "none"})
 
 
+@pytest.mark.parametrize("framework", ["lightgbm", "mpi", "horovod"])
+def test_what_the_agent_runs_must_be_known(lab: Namespace, framework: str) -> None:
+    """Without it no agent is injected, and each worker would start a group of its own."""
+    image = {"spec": {"containers": [{"name": "main", "image": "x", "args": ["mpirun", "python3", "t.py"]}]}}
+    with pytest.raises(
+        RefusedError, match=r"spec.template: .*agent runs the command of the first container.*set command"
+    ):
+        lab.submit("odd", framework=framework, template=image)
+
+
 CASES = (
     (
         "slots",
@@ -58,9 +68,9 @@ CASES = (
     ),
     (
         "own",
-        {"framework": "tensorflow", "template": template("python3 t.py", TF_CONFIG="{}")},
+        {"framework": "tensorflow", "processesPerReplica": 1, "template": template("python3 t.py", TF_CONFIG="{}")},
         "UserEnvironmentPreserved",
-        "the template sets TF_CONFIG; these are kept and may not fit the real group",
+        "the template sets TF_CONFIG; these are kept and may not fit the real group: remove them from env",
     ),
 )
 """The name of a job, its spec, the reason of the event, and what it says."""
@@ -70,7 +80,7 @@ PLAIN = {"framework": "mpi", "template": template("mpirun python3 t.py")}
 def test_contradictions_are_events(plane: Plane, granted: None, lab: Namespace) -> None:
     with operator(plane, "contradictions") as running:
         for name, spec, _, _ in (*CASES, ("plain", PLAIN, "", "")):
-            lab.submit(name, replicas=2, processesPerReplica=2, **spec)
+            lab.submit(name, **{"replicas": 2, "processesPerReplica": 2, **spec})
         for name, _, reason, note in CASES:
             until(partial(lab.events, reason, name), 30, f"an event {reason} of {name}")
             assert any(note in each for each in lab.events(reason, name)), lab.events(reason, name)

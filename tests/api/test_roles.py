@@ -43,6 +43,8 @@ def roles(*given: Json, **spec: Any) -> Json:
         (roles({"name": "head", "replicas": 2}, framework="ray"), "one member of this role; set replicas to 1"),
         (roles(HEAD, framework="ray", recovery={"agent": "none"}), r"recovery.agent.*ray and flower need the agent"),
         (roles(HEAD, framework="ray", template=NO_COMMAND), r"spec.template.*command of the first.*set command"),
+        (roles(HEAD, framework="ray", processesPerReplica=4), "spec.processesPerReplica.*one process in each worker"),
+        (roles(CHIEF, processesPerReplica=2), "spec.processesPerReplica.*one process in each worker; leave this out"),
         (roles(SCHEDULER, framework="dmlc"), "needs the roles scheduler and server; add them to roles"),
         (roles(framework="dmlc"), "needs the roles scheduler and server"),
         (roles(SCHEDULER, PS, framework="dmlc"), "framework dmlc has the roles scheduler, server; remove or rename"),

@@ -144,8 +144,8 @@ class Network(Model):
 
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, for mpi,
-    and for jax on TPUs; else Master."""
+    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, mpi, tensorflow,
+    paddle, and jax on TPUs; else Master."""
 
 
 class Parallelism(Model):
@@ -211,13 +211,15 @@ class TrainingJobSpec(Model):
                     fieldPath=".recovery.agent",
                 ),
                 rule(
-                    "!(self.framework in ['ray', 'flower']) || has(self.template.spec.containers[0].command)",
-                    "ray and flower run the command of the first container on the head or server; set command",
+                    "!(self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower'])"
+                    " || has(self.template.spec.containers[0].command)",
+                    "with this framework the agent runs the command of the first container, and has to know it; set command",
                     fieldPath=".template",
                 ),
                 rule(
-                    "self.framework != 'dmlc' || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
-                    "framework dmlc has one process in each worker; leave this out",
+                    "!(self.framework in ['tensorflow', 'dmlc', 'ray', 'flower'])"
+                    " || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
+                    "with tensorflow, dmlc, ray or flower the operator starts one process in each worker; leave this out",
                     fieldPath=".processesPerReplica",
                 ),
                 rule(

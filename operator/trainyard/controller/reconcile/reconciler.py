@@ -232,7 +232,10 @@ class Reconciler:
         workers = [Worker(job.of_member(i), i, decided.status.attempt, job.spec.replicas) for i in first]
         warnings = []
         if names := sorted({name for worker in workers for name in user_set_identity(worker)}):
-            note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
+            note = (
+                f"the template sets {', '.join(names)}; these are kept and may not fit the real group: remove them"
+                " from env, unless they are set on purpose"
+            )
             warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
         notes = filter(None, dict.fromkeys(map(hidden_devices, workers)))
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in notes]
