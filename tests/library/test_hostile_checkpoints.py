@@ -287,8 +287,8 @@ def test_metadata_is_read_as_torch_reads_it(content: tuple[bytes, dict[str, File
 def test_properties_of_later_releases_are_ignored(content: tuple[bytes, dict[str, File]]) -> None:
     """torch 2.15 adds strides, and a version; this one has neither, or more is added."""
     metadata, before = pickle.loads(content[0]), parsed(io.BytesIO(content[0]), content[1])  # noqa: S301 - made above
-    properties = type(metadata.state_dict_metadata["train_state.model.0.weight"].properties)
-    now = properties.__getstate__
+    properties: Any = type(metadata.state_dict_metadata["train_state.model.0.weight"].properties)
+    now: Callable[[Any], tuple[Any, ...]] = properties.__getstate__
 
     def later(self: Any) -> tuple[Any, ...]:
         return (*now(self), (1,), "more")
