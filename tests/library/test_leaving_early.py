@@ -41,12 +41,14 @@ def kept(folder: Path) -> list[int]:
 def test_the_checkpoint_that_is_under_way_is_finished(tmp_path: Path, how: str, world_size: int) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with started(tmp_path / "program.py", world_size, str(tmp_path / "checkpoints"), how) as ranks:
-        assert [each.wait(90) for each in ranks] == [0] * world_size
+        outputs = [each.communicate(timeout=90) for each in ranks]
+        assert [each.returncode for each in ranks] == [0] * world_size, outputs
     assert kept(tmp_path / "checkpoints") == [3]
 
 
 def test_best_by_own_metrics_is_kept(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     with started(tmp_path / "program.py", 1, str(tmp_path / "checkpoints"), "") as ranks:
-        assert [each.wait(90) for each in ranks] == [0]
+        outputs = [each.communicate(timeout=90) for each in ranks]
+        assert [each.returncode for each in ranks] == [0], outputs
     assert kept(tmp_path / "checkpoints") == [6, 12]
