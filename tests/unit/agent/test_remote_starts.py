@@ -107,6 +107,20 @@ def test_missing_daemon_is_named_with_its_package(program: Path, folder: Path, o
         assert job.failure()["exitCode"] != 0
 
 
+def test_port_in_use_has_reason_and_fix(program: Path, folder: Path, operator: FakeOperator) -> None:
+    with running(program, folder, operator, LAUNCH, "") as job, socket.socket() as other:
+        # The agents wait for their order.
+        job.order(1, run=False)
+        other.bind(("127.0.0.3", job.port))
+        other.listen()
+        job.order(1)
+        until(lambda: any(poll["state"] == "failed" for poll in [*operator.polls]), 60, "a worker to fail")
+        message = next(poll for poll in operator.polls if poll["state"] == "failed")["failure"]["message"]
+    assert f"cannot listen for launchers in other workers address=127.0.0.3 port={job.port}: Address already" in message
+    assert "no other program of the pod, or with hostNetwork of the node, may use this port" in message
+    assert "cannot start" not in message
+
+
 def test_only_worker_is_no_victim(program: Path, folder: Path) -> None:
     """A launcher that fails in a job of one worker counts: no worker is lost."""
     alone = {
