@@ -25,7 +25,10 @@ ADDRESSES = {"w-0.w": "127.0.0.2", "w-1.w": "127.0.0.3"}
 class Job:
     """Two workers of a job, and the operator that they share."""
 
-    def __init__(self, program: Path, folder: Path, operator: FakeOperator, launcher: str, daemon: str) -> None:
+    def __init__(
+        self, program: Path, folder: Path, operator: FakeOperator, launcher: str, daemon: str, *, run: bool
+    ) -> None:
+        """`run`: whether the first attempt is ordered at once."""
         self.operator, self.folder, self.agents = operator, folder, list[AgentProcess]()
         with socket.socket() as free:
             free.bind(("127.0.0.2", 0))
@@ -33,7 +36,7 @@ class Job:
         script = folder / "prted"
         script.write_text(f"#!{sys.executable}\nimport os, signal, subprocess, sys, time\n{daemon}\n")
         script.chmod(0o755)
-        self.order(1)
+        self.order(1, run=run)
         for index in range(2):
             own = folder / f"worker-{index}"
             (own / "tmp").mkdir(parents=True)
@@ -74,8 +77,10 @@ class Job:
 
 
 @contextmanager
-def running(program: Path, folder: Path, operator: FakeOperator, launcher: str, daemon: str) -> Iterator[Job]:
-    job = Job(program, folder, operator, launcher, daemon)
+def running(
+    program: Path, folder: Path, operator: FakeOperator, launcher: str, daemon: str, *, run: bool = True
+) -> Iterator[Job]:
+    job = Job(program, folder, operator, launcher, daemon, run=run)
     try:
         yield job
     finally:
@@ -108,9 +113,7 @@ def test_missing_daemon_is_named_with_its_package(program: Path, folder: Path, o
 
 
 def test_port_in_use_has_reason_and_fix(program: Path, folder: Path, operator: FakeOperator) -> None:
-    with running(program, folder, operator, LAUNCH, "") as job, socket.socket() as other:
-        # The agents wait for their order.
-        job.order(1, run=False)
+    with running(program, folder, operator, LAUNCH, "", run=False) as job, socket.socket() as other:
         other.bind(("127.0.0.3", job.port))
         other.listen()
         job.order(1)

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard_agent.addresses import MAX_PORT, port_number
 from trainyard_agent.errors import SetUpError
 from trainyard_agent.ranks import Place, SettingError
 from trainyard_agent.report import DIR_VARIABLE
@@ -35,7 +36,6 @@ RECORDS_VARIABLE, RECORDS_FOLDER = "TRAINYARD_RANK_RECORDS", "records"
 """As in `rank_records.py`."""
 LOCAL_HOST = "localhost"
 IN_MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own in it
-MAX_PORT = 65535
 
 
 class Members(NamedTuple):
@@ -77,15 +77,15 @@ def members(environment: Mapping[str, str], place: Place, secret: str) -> Member
     addresses = environment.get(ADDRESSES_VARIABLE, "").split(",")
     if len(addresses) != place.workers or not all(map(is_address, addresses)):
         raise SettingError(f"{ADDRESSES_VARIABLE} must have the IP addresses of all {place.workers} workers")
-    port, pattern = environment[PORT_VARIABLE], environment.get(NAME_VARIABLE, "")
-    if not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) <= MAX_PORT):
-        raise SettingError(f"{PORT_VARIABLE} must be a number from 1 to {MAX_PORT}, got {port!r}")
+    port, pattern = port_number(environment[PORT_VARIABLE]), environment.get(NAME_VARIABLE, "")
+    if port is None:
+        raise SettingError(f"{PORT_VARIABLE} must be a number from 1 to {MAX_PORT}, got {environment[PORT_VARIABLE]!r}")
     if INDEX_FIELD not in pattern:
         raise SettingError(f"{NAME_VARIABLE} must have {INDEX_FIELD}, got {pattern!r}")
     if not secret:
         raise SettingError("the operator gives no secret for remote starts: it is older than this agent")
     names = [pattern.replace(INDEX_FIELD, str(index)) for index in range(place.workers)]
-    return Members(place.attempt, secret, int(port), dict(zip(names, addresses)), names[place.worker])
+    return Members(place.attempt, secret, port, dict(zip(names, addresses)), names[place.worker])
 
 
 class MpiFiles:
