@@ -57,8 +57,18 @@ CASES = (
         "the command has --nnodes 4, and the job has replicas 2: leave --nnodes out",
     ),
     (
+        "role",
+        {
+            "framework": "ray",
+            "roles": [{"name": "head", "command": ["horovodrun", "-np", "4", "python3", "t.py"]}],
+            "template": template("python3 t.py"),
+        },
+        "InvalidSpec",
+        "horovodrun reaches other workers by ssh alone: make the program itself the command (python3 train.py)",
+    ),
+    (
         "own",
-        {"framework": "tensorflow", "template": template("python3 t.py", TF_CONFIG="{}")},
+        {"framework": "tensorflow", "processesPerReplica": 1, "template": template("python3 t.py", TF_CONFIG="{}")},
         "UserEnvironmentPreserved",
         "the template sets TF_CONFIG; these are kept and may not fit the real group",
     ),
@@ -70,7 +80,7 @@ PLAIN = {"framework": "mpi", "template": template("mpirun python3 t.py")}
 def test_contradictions_are_events(plane: Plane, granted: None, lab: Namespace) -> None:
     with operator(plane, "contradictions") as running:
         for name, spec, _, _ in (*CASES, ("plain", PLAIN, "", "")):
-            lab.submit(name, replicas=2, processesPerReplica=2, **spec)
+            lab.submit(name, **{"replicas": 2, "processesPerReplica": 2, **spec})
         for name, _, reason, note in CASES:
             until(partial(lab.events, reason, name), 30, f"an event {reason} of {name}")
             assert any(note in each for each in lab.events(reason, name)), lab.events(reason, name)

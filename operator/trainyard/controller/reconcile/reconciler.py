@@ -238,7 +238,8 @@ class Reconciler:
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in notes]
         foreign = dict.fromkeys(note for worker in workers for note in foreign_variables(worker))
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in foreign]
-        warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in command_conflicts(workers[0])]
+        conflicts = dict.fromkeys(note for worker in workers for note in command_conflicts(worker))
+        warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in conflicts]
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):
