@@ -139,6 +139,17 @@ def test_only_worker_is_no_victim(program: Path, folder: Path) -> None:
     assert "no such program" in run.message
 
 
+@pytest.mark.parametrize(("waits", "code"), [("wait; true", 0), ("exit 0", 1)])
+def test_launcher_in_the_background_is_no_success(program: Path, folder: Path, waits: str, code: int) -> None:
+    alone = {"TRAINYARD_REPLICA_INDEX": "0", "TRAINYARD_REPLICAS": "1", "TRAINYARD_REMOTE_START_PORT": "29600"}
+    (folder / "mpirun").symlink_to("/bin/sleep")
+    launched = f"./mpirun {1 if code == 0 else 1000} & sleep 1000 & {waits.replace('wait', 'wait %1')}"
+    run = AgentProcess(program, folder, "--once", "--", "bash", "-c", launched, **alone)
+    assert run.wait()[0] == code
+    said = "the command exited with code 0: mpirun still runs; let the command wait for it"
+    assert run.message.partition("\n")[0] == (said if code else "")
+
+
 def test_launcher_learns_how_its_daemon_exits(program: Path, folder: Path, operator: FakeOperator) -> None:
     launcher = f"{LAUNCH} 2>output; echo $? >code; exit 1"
     with running(program, folder, operator, launcher, "sys.exit('the library libfabric is missing')") as job:
