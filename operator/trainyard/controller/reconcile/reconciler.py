@@ -230,10 +230,12 @@ class Reconciler:
             return []
         first = [0, *(member_index(role.name, 0) for role in job.spec.roles)]
         workers = [Worker(job.of_member(i), i, decided.status.attempt, job.spec.replicas) for i in first]
-        warnings = []
-        if names := sorted({name for worker in workers for name in user_set_identity(worker)}):
-            note = f"the template sets {', '.join(names)}; these are kept and may not fit the real group"
-            warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
+        identity = dict.fromkeys(
+            f"{source} sets {', '.join(names)}; these are kept and may not fit the real group"
+            for worker in workers
+            for source, names in worker.sources(user_set_identity(worker)).items()
+        )
+        warnings = [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in identity]
         notes = filter(None, dict.fromkeys(map(hidden_devices, workers)))
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in notes]
         foreign = dict.fromkeys(note for worker in workers for note in foreign_variables(worker))
