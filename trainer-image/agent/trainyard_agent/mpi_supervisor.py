@@ -30,7 +30,7 @@ START_CODES = frozenset({126, 127})
 LAUNCHERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
 """The names of their processes."""
 LEFT_SECONDS, LEFT_CODE = 2.0, 1
-"""For which a launcher may run on after the command, and the exit code of a worker in which it does so for longer."""
+"""For which processes may run on after the command, and the exit code of a worker in which a launcher does so for longer."""
 LOST_CODE = 14
 """MPI_ERR_UNKNOWN, with which Open MPI ends a rank that lost another rank or its daemon."""
 
@@ -134,9 +134,9 @@ class MpiSupervisor(Supervisor):
         while not self._group.is_terminating:
             table = processes.processes_by_pid()
             below = processes.descendants(os.getpid(), self._group.protected, table)
-            left = sorted(LAUNCHERS.intersection(table[pid].name for pid in below))
-            if not left or time.monotonic() >= end:
-                return "".join(left[:1])
+            # What a shell has just forked has the shell's name for a moment.
+            if not below or time.monotonic() >= end:
+                return min(LAUNCHERS.intersection(table[pid].name for pid in below), default="")
             self._group.wait(POLL_SECONDS)
         return ""
 
