@@ -146,8 +146,8 @@ def test_launcher_in_the_background_is_no_success(program: Path, folder: Path, w
     launched = f"./mpirun {1 if code == 0 else 1000} & sleep 1000 & {waits.replace('wait', 'wait %1')}"
     run = AgentProcess(program, folder, "--once", "--", "bash", "-c", launched, **alone)
     assert run.wait()[0] == code
-    said = "the command exited with code 0: mpirun still runs; let the command wait for it"
-    assert run.message.partition("\n")[0] == (said if code else "")
+    message = "the command exited with code 0: mpirun still runs; let the command wait for it"
+    assert run.message.partition("\n")[0] == (message if code else "")
 
 
 def test_launcher_learns_how_its_daemon_exits(program: Path, folder: Path, operator: FakeOperator) -> None:
