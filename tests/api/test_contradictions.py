@@ -25,6 +25,16 @@ def test_frameworks_with_addresses_need_the_agent(lab: Namespace, framework: str
         lab.submit("odd", framework=framework, template=TEMPLATE, recovery={"agent": "none"})
 
 
+@pytest.mark.parametrize("framework", ["lightgbm", "mpi", "horovod"])
+def test_what_the_agent_runs_must_be_known(lab: Namespace, framework: str) -> None:
+    """Without it no agent is injected, and each worker would start a group of its own."""
+    image = {"spec": {"containers": [{"name": "main", "image": "x", "args": ["mpirun", "python3", "t.py"]}]}}
+    with pytest.raises(
+        RefusedError, match=r"spec.template: .*agent runs the command of the first container.*set command"
+    ):
+        lab.submit("odd", framework=framework, template=image)
+
+
 CASES = (
     (
         "slots",
@@ -60,6 +70,7 @@ CASES = (
         "role",
         {
             "framework": "ray",
+            "processesPerReplica": 1,
             "roles": [{"name": "head", "command": ["horovodrun", "-np", "4", "python3", "t.py"]}],
             "template": template("python3 t.py"),
         },
@@ -70,6 +81,7 @@ CASES = (
         "of-role",
         {
             "framework": "ray",
+            "processesPerReplica": 1,
             "roles": [{"name": "head", "env": [{"name": "RAY_ADDRESS", "value": "ray://other:10001"}]}],
             "template": template("python3 t.py"),
         },
@@ -80,7 +92,7 @@ CASES = (
         "own",
         {"framework": "tensorflow", "processesPerReplica": 1, "template": template("python3 t.py", TF_CONFIG="{}")},
         "UserEnvironmentPreserved",
-        "the template sets TF_CONFIG; these are kept and may not fit the real group",
+        "the template sets TF_CONFIG; these are kept and may not fit the real group: remove them from env",
     ),
 )
 """The name of a job, its spec, the reason of the event, and what it says."""

@@ -22,10 +22,11 @@ MORE_STEPS = 200
 KILL = """
 import os, re, signal
 for pid in filter(str.isdecimal, os.listdir("/proc")):
-    if int(pid) != os.getpid() and re.search(rb'ARGUMENT["\\0]', open(f"/proc/{pid}/cmdline", "rb").read()):
+    words = open(f"/proc/{pid}/cmdline", "rb").read()
+    if int(pid) != os.getpid() and re.search(rb"ARGUMENT[ \\0]", words) and not words.startswith(b"sh\\0"):
         os.kill(int(pid), signal.SIGKILL)
 """
-"""Kills processes that have an argument which ends with this word. A rank that started warm has it in a JSON text."""
+"""Kills processes that have an argument which ends with this word. Spaces separate those of a rank that started warm."""
 STEP = re.compile(r"\bstep (\d+) loss (\d+\.\d+)")
 RESUMED = re.compile(r"resuming from step (\d+)")
 
@@ -161,7 +162,7 @@ class Training:
         self.kube.until(seen, seconds, f"{self.name} to train in attempt {attempt}")
 
     def kill(self, member: str, argument: str) -> None:
-        """Kill the processes that have this argument, or one that ends with it. A shell that has it within a script is spared."""
+        """Kill the processes that have this argument, or one that ends with it. A shell is spared."""
         self.kube.run("exec", self.pod(member), "--", "python3", "-c", KILL.replace("ARGUMENT", re.escape(argument)))
 
     def suspend(self) -> None:

@@ -194,7 +194,7 @@ def test_modules_of_torch_initialize_themselves(made: Callable[[], nn.Module]) -
         assert module.num_batches_tracked is not None
         assert (int(module.num_batches_tracked), float(module.running_var.sum())) == (0, 8.0)  # type: ignore[union-attr]
     else:
-        assert float(module.out_proj.bias.abs().sum()) == 0
+        assert float(module.out_proj.bias.detach().abs().sum()) == 0
 
 
 def test_an_initializer_of_the_caller() -> None:

@@ -73,6 +73,12 @@ def test_relative_links_have_a_target(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_library_was_tested_with_the_torch_for_gpus() -> None:
+    """After the run that docs/release.md asks for, its release goes there, too."""
+    (pinned,) = re.findall(r"^torch==(\S+)", (ROOT / "trainer-image/requirements-cuda.txt").read_text(), re.MULTILINE)
+    assert f"It passed last with torch {pinned}." in (ROOT / "docs/release.md").read_text()
+
+
 def test_a_snapshot_is_followed_with_few_returns() -> None:
     """docs/design/0027-gather-then-decide.md has the rule, and the figures of earlier states."""
     walk = CodeWalk(Sources.of(ROOT / "operator", "trainyard.domain"), skipped={"apply_failure_policy"})

@@ -144,8 +144,8 @@ class Network(Model):
 
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, for mpi,
-    and for jax on TPUs; else Master."""
+    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, mpi, tensorflow,
+    paddle, and jax on TPUs; else Master."""
 
 
 class Parallelism(Model):
@@ -207,9 +207,10 @@ class TrainingJobSpec(Model):
                 ),
                 rule(
                     # An empty command is the entry point of the image, beside which nothing would start the servers.
-                    "!(self.framework in ['ray', 'flower']) || (self.template.spec.containers[0].?command.orValue([]).size() > 0"
+                    "!(self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower'])"
+                    " || (self.template.spec.containers[0].?command.orValue([]).size() > 0"
                     " && (!has(self.roles) || self.roles.all(each, !has(each.command) || each.command.size() > 0)))",
-                    "ray and flower run the command of the first container, or of the role, on the head or server; set command",
+                    "with this framework the agent runs the command of the first container, or of the role; set command",
                     fieldPath=".template",
                 ),
                 rule(
@@ -219,8 +220,9 @@ class TrainingJobSpec(Model):
                     fieldPath=".lifecycle.success",
                 ),
                 rule(
-                    "!(self.framework in ['dmlc', 'tensorflow']) || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
-                    "dmlc and tensorflow have one process in each worker; leave this out",
+                    "!(self.framework in ['tensorflow', 'dmlc', 'ray', 'flower'])"
+                    " || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
+                    "with tensorflow, dmlc, ray or flower the operator starts one process in each worker; leave this out",
                     fieldPath=".processesPerReplica",
                 ),
                 rule(

@@ -58,7 +58,7 @@ def command_conflicts(worker: Worker) -> list[str]:
     if launch is None:
         return []
     check = CHECKS[launch.name]
-    is_of_torch = check not in {_of_mpi, _of_horovodrun}
+    is_of_torch = check not in {_of_mpi, _of_horovodrun, _of_srun}
     return [] if is_of_torch and not worker.spec.framework.forms_torch_group else check(worker, launch)
 
 
@@ -159,6 +159,14 @@ def _of_horovodrun(worker: Worker, _: Launch) -> list[str]:
     ]
 
 
+def _of_srun(worker: Worker, _: Launch) -> list[str]:
+    if worker.spec.framework is Framework.MPI:
+        return ["srun looks for a Slurm cluster: make the command mpirun, which the agents give the workers of the job"]
+    return [
+        "srun looks for a Slurm cluster: make the program itself the command (python3 train.py); the agents start its ranks"
+    ]
+
+
 CHECKS: Mapping[str, Callable[[Worker, Launch], list[str]]] = {
     **dict.fromkeys(MPI_LAUNCHERS, _of_mpi),
     **dict.fromkeys(TORCHRUN, _of_torchrun),
@@ -166,6 +174,7 @@ CHECKS: Mapping[str, Callable[[Worker, Launch], list[str]]] = {
     **dict.fromkeys(("accelerate", "accelerate-launch", "accelerate.commands.launch"), _of_accelerate),
     **dict.fromkeys(("fabric", "lightning", "lightning.fabric.cli", "lightning_fabric.cli"), _of_fabric),
     **dict.fromkeys(("horovodrun", "horovod.runner.launch"), _of_horovodrun),
+    "srun": _of_srun,
 }
 """By the program or module of a launcher."""
 
@@ -203,11 +212,23 @@ def _dashed(name: str) -> str:
 def _launch(command: Sequence[str]) -> Launch | None:
     """Return the launcher of a command with its options; None where there is none, or more than one."""
     in_shell = bool(command) and basename(command[0]) in SHELLS
-    words = [word for text in command for word in (text.split() if in_shell else [text])]
+    words = [word for text in command for word in text.split()] if in_shell else list(command)
+    if not in_shell:
+        words = words[: _program(words)]
     at = [index for index, word in enumerate(words) if _name(word) in CHECKS]
     if not at or len({_name(words[index]) for index in at}) != len(at) or ":" in words:
         return None
     return Launch(_name(words[at[0]]), _options(words[at[0] + 1 :]), in_shell)
+
+
+def _program(words: Sequence[str]) -> int:
+    """Return the place behind the Python script or module of a command: what follows are its own arguments. Else the end."""
+    for at, (before, word, after) in enumerate(zip(["", *words], words, [*words[1:], ""], strict=False)):
+        if word.endswith(".py"):
+            return at + 1
+        if word == "-m" and before and is_python([before]) and after not in CHECKS:
+            return at + 2
+    return len(words)
 
 
 def _name(word: str) -> str:

@@ -40,8 +40,11 @@ def identity_variables(worker: Worker) -> list[Json]:
 
 
 def tuning_variables(worker: Worker, container: Mapping[str, Any]) -> list[Json]:
-    """Return settings that are safe everywhere. TensorFlow counts the cores of the node, and not those of the container."""
+    """Return settings that are safe everywhere. TensorFlow counts the cores of the node, and not those of the container.
+
+    Two operations run at once even on one CPU: with one, parameter servers and workers wait for each other for ever.
+    """
     variables = {**PYTHON, "TF_CPP_MIN_LOG_LEVEL": "1"}
     if (threads := threads_for_each(worker, container)) is not None:
-        variables |= {"TF_NUM_INTRAOP_THREADS": str(threads), "TF_NUM_INTEROP_THREADS": str(min(2, threads))}
+        variables |= {"TF_NUM_INTRAOP_THREADS": str(threads), "TF_NUM_INTEROP_THREADS": "2"}
     return [{"name": name, "value": value} for name, value in variables.items()]

@@ -42,6 +42,9 @@ SLOTS = "and the job has 4 slots (replicas x processesPerReplica: 2 x 2)"
         ("torch", "lightning run model --devices=8 t.py", "--devices 8, and a worker has processesPerReplica 2"),
         ("horovod", "horovodrun -np 4 -H a:2,b:2 python t.py", "set framework to horovod; the agents then start its ranks"),
         ("torch", "horovodrun -np 4 python t.py", "make the program itself the command (python3 train.py)"),
+        ("jax", "srun --ntasks=4 python t.py", "srun looks for a Slurm cluster: make the program itself the command"),
+        ("torch", "sh -c 'cd /code && srun -l python t.py'", "srun looks for a Slurm cluster"),
+        ("mpi", "srun ./app", "srun looks for a Slurm cluster: make the command mpirun"),
     ],
 )  # fmt: skip
 def test_contradiction_names_option_field_and_fix(framework: str, command: str, note: str) -> None:
@@ -71,7 +74,11 @@ def test_contradiction_names_option_field_and_fix(framework: str, command: str, 
         ("deepspeed", "deepspeed --num_gpus 2 --num_nodes 2 t.py"),
         ("torch", "fabric run --devices 2 --num-nodes 2 t.py"),
         ("torch", "python3 train.py --nnodes 4"),
+        ("torch", "python3 train.py --scheduler srun"),
+        ("torch", "python3 train.py --with lightning --devices=8"),
+        ("torch", "python3 -m package.train --with accelerate --num_processes=8"),
         ("none", "mpirun -np 9 python3 t.py"),
+        ("none", "srun ./app"),
         ("none", "torchrun --standalone --nproc_per_node 9 t.py"),
     ],
 )

@@ -80,10 +80,12 @@ def test_variables_of_a_role() -> None:
     assert "TRAINYARD_ROLE" not in environment_of(member())
 
 
-def test_threads_are_those_of_the_container() -> None:
-    made = member(roles=[{"name": "chief", "resources": {"requests": {"cpu": "8"}}}], index=CHIEF)
+@pytest.mark.parametrize(("cpus", "threads"), [("8", "8"), ("250m", "1")])
+def test_threads_are_those_of_the_container(cpus: str, threads: str) -> None:
+    """Parameter servers and workers with one thread between operations wait for each other for ever."""
+    made = member(roles=[{"name": "chief", "resources": {"requests": {"cpu": cpus}}}], index=CHIEF)
     found = environment_of(made)
-    assert (found["TF_NUM_INTRAOP_THREADS"], found["TF_NUM_INTEROP_THREADS"]) == ("8", "2")
+    assert (found["TF_NUM_INTRAOP_THREADS"], found["TF_NUM_INTEROP_THREADS"]) == (threads, "2")
 
 
 def test_one_process_drives_all_accelerators() -> None:

@@ -94,7 +94,9 @@ def set_timeout(timeout: timedelta) -> None:
 
 
 def _set_timeout(timeout: timedelta, group: dist.ProcessGroup) -> None:
-    distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001 - torch has no public way to this
+    # Before torch 2.15, only a private function.
+    change = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout  # noqa: SLF001 - as above
+    change(timeout, group)
     for each in _control:
         if each.group is group:
             each.timeout = timeout

@@ -231,7 +231,8 @@ class Reconciler:
         first = [0, *(member_index(role.name, 0) for role in job.spec.roles)]
         workers = [Worker(job.of_member(i), i, decided.status.attempt, job.spec.replicas) for i in first]
         identity = dict.fromkeys(
-            f"{source} sets {', '.join(names)}; these are kept and may not fit the real group"
+            f"{source} sets {', '.join(names)}; these are kept and may not fit the real group: remove them"
+            " from env, unless they are set on purpose"
             for worker in workers
             for source, names in worker.sources(user_set_identity(worker)).items()
         )

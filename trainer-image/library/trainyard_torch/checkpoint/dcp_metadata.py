@@ -174,10 +174,10 @@ def _check_parts(
 
 
 def _properties(value: Any) -> TensorProperties:
-    """Return the properties that DCP still uses."""
+    """Return the properties that loading uses. Releases of torch add others at the end, such as strides in 2.15."""
     if not isinstance(value, _RECORDS[_METADATA, "TensorProperties"]):
         raise MetadataError(f"{NAME} has a {type(value).__name__} in place of TensorProperties")
-    dtype, _, requires_grad, _, pinned = value.state
+    dtype, _, requires_grad, _, pinned, *_ = value.state
     return TensorProperties(
         dtype=_of(dtype, torch.dtype), requires_grad=_of(requires_grad, bool), pin_memory=_of(pinned, bool)
     )

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass  # private, and how torch tells a DTensor's kind
 from torch.utils._pytree import tree_flatten, tree_unflatten  # private, and the type that torch's own stagers check
 
@@ -120,16 +119,25 @@ def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
-    for name in tensor.__tensor_flatten__()[0]:
-        yield from _plain_tensors(getattr(tensor, name))
+    for inner in _inside(tensor).values():
+        if isinstance(inner, torch.Tensor):
+            yield from _plain_tensors(inner)
+
+
+def _inside(tensor: Any) -> dict[str, Any]:
+    """Return the attributes that a wrapper names as its parts: tensors, and from torch 2.15 on also others, such as a mesh."""
+    return {name: getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]}
 
 
 def _rebuilt(tensor: torch.Tensor, hosts: Iterator[torch.Tensor]) -> torch.Tensor:
     """Return the same kind of tensor around the next copies, in the order of `_plain_tensors`."""
     if not is_traceable_wrapper_subclass(tensor):
         return next(hosts)
-    names, context = tensor.__tensor_flatten__()
-    inner = {name: _rebuilt(getattr(tensor, name), hosts) for name in names}
+    inner = {
+        name: _rebuilt(value, hosts) if isinstance(value, torch.Tensor) else value
+        for name, value in _inside(tensor).items()
+    }
+    context = tensor.__tensor_flatten__()[1]
     made: torch.Tensor = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())
     return made
 
@@ -149,9 +157,7 @@ def _places(tensors: list[torch.Tensor]) -> tuple[list[int | None], int]:
 
 def _by_torch(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a sparse or quantized tensor, or one of an unknown class, into new memory."""
-    # torch's stager copies tensors of a device, and returns tensors of the host as they are.
-    source = tensor.clone() if tensor.device.type == "cpu" else tensor
-    copied: torch.Tensor = BlockingAsyncStager().stage({"": source})[""]
+    copied: torch.Tensor = tensor.to("cpu", copy=True)
     return copied
 
 

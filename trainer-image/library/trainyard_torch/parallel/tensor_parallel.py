@@ -55,7 +55,8 @@ def tensor_parallel(model: M, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle
     if degree > 1:
         # Replicated parameters must stay equal on all processes.
         sync_initial_parameters(model, mesh["tensor"])
-        parallelize_module(model, mesh["tensor"], dict(plan))
+        # By full names: torch warns of a pattern that some modules of its level do not have.
+        parallelize_module(model, mesh["tensor"], {name: plan[pattern] for name, pattern in seen.items()})
         before.restore()
     return model
 
