@@ -67,6 +67,28 @@ CASES = (
         "the command has --nnodes 4, and the job has replicas 2: leave --nnodes out",
     ),
     (
+        "role",
+        {
+            "framework": "ray",
+            "processesPerReplica": 1,
+            "roles": [{"name": "head", "command": ["horovodrun", "-np", "4", "python3", "t.py"]}],
+            "template": template("python3 t.py"),
+        },
+        "InvalidSpec",
+        "horovodrun reaches other workers by ssh alone: make the program itself the command (python3 train.py)",
+    ),
+    (
+        "of-role",
+        {
+            "framework": "ray",
+            "processesPerReplica": 1,
+            "roles": [{"name": "head", "env": [{"name": "RAY_ADDRESS", "value": "ray://other:10001"}]}],
+            "template": template("python3 t.py"),
+        },
+        "UserEnvironmentPreserved",
+        "the role head sets RAY_ADDRESS; these are kept and may not fit the real group",
+    ),
+    (
         "own",
         {"framework": "tensorflow", "processesPerReplica": 1, "template": template("python3 t.py", TF_CONFIG="{}")},
         "UserEnvironmentPreserved",

@@ -14,7 +14,10 @@ from tests.support.polling import until
 Json = dict[str, Any]
 CHIEF, PS, EVALUATOR, HEAD = {"name": "chief"}, {"name": "ps"}, {"name": "evaluator"}, {"name": "head"}
 SCHEDULER, SERVERS, SERVER = {"name": "scheduler"}, {"name": "server", "replicas": 2}, {"name": "server"}
-NO_COMMAND = {"spec": {"containers": [{"name": "main", "image": "ray:1"}]}}
+MAIN = {"name": "main", "image": "ray:1"}
+NO_COMMAND = {"spec": {"containers": [MAIN]}}
+EMPTY_COMMAND = {"spec": {"containers": [{**MAIN, "command": []}]}}
+COMMAND = {"spec": {"containers": [{**MAIN, "command": ["python3", "train.py"]}]}}
 
 
 def roles(*given: Json, **spec: Any) -> Json:
@@ -43,6 +46,18 @@ def roles(*given: Json, **spec: Any) -> Json:
         (roles({"name": "head", "replicas": 2}, framework="ray"), "one member of this role; set replicas to 1"),
         (roles(HEAD, framework="ray", recovery={"agent": "none"}), r"recovery.agent.*ray and flower need the agent"),
         (roles(HEAD, framework="ray", template=NO_COMMAND), r"spec.template.*command of the first.*set command"),
+        (roles(HEAD, framework="ray", template=EMPTY_COMMAND), r"spec.template.*command of the first.*set command"),
+        (roles({**HEAD, "command": []}, framework="ray", template=COMMAND), "or of the role.*set command"),
+        (
+            roles(HEAD, framework="ray", template=COMMAND, lifecycle={"success": "AllWorkers"}),
+            r"lifecycle.success.*the head or server decides; leave lifecycle.success out",
+        ),
+        (
+            roles(SERVER, framework="flower", template=COMMAND, lifecycle={"success": "Worker0"}),
+            "leave lifecycle.success out",
+        ),
+        (roles(CHIEF, PS, network={"dnsNames": "Master"}), r"network.dnsNames.*leave network.dnsNames out"),
+        ({"framework": "paddle", "network": {"dnsNames": "Master"}}, "leave network.dnsNames out"),
         (roles(HEAD, framework="ray", processesPerReplica=4), "spec.processesPerReplica.*one process in each worker"),
         (roles(CHIEF, processesPerReplica=2), "spec.processesPerReplica.*one process in each worker; leave this out"),
         (roles(SCHEDULER, framework="dmlc"), "needs the roles scheduler and server; add them to roles"),
@@ -90,6 +105,17 @@ def test_members_of_dmlc_are_accepted(lab: Namespace) -> None:
     for processes in ("auto", 1):
         lab.submit("servers", **roles(SCHEDULER, SERVERS, framework="dmlc", processesPerReplica=processes))
         lab.remove("servers")
+
+
+def test_choices_that_fit_are_accepted(lab: Namespace) -> None:
+    own = {"template": COMMAND, "recovery": {"agent": "auto"}}
+    for spec in (
+        roles({**HEAD, "command": ["python3", "driver.py"]}, framework="ray", **own),
+        roles(CHIEF, PS, lifecycle={"success": "AllWorkers"}, processesPerReplica=1, network={"dnsNames": "All"}),
+        roles(SCHEDULER, SERVERS, framework="dmlc", network={"dnsNames": "Master"}),
+    ):
+        lab.submit("fits", **spec)
+        lab.remove("fits")
 
 
 def test_roles_change_only_while_suspended(lab: Namespace) -> None:

@@ -7,6 +7,7 @@ none of its interfaces, so each MPI takes them for other hosts.
 import ctypes
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -95,6 +96,8 @@ class Job:
         # The program of this MPI alone: others may be beside it.
         path = [str(home), *(entry for entry in sys.path if not (Path(entry) / "mpi4py").is_dir())]
         command = [str(home / "bin" / mpi.launcher), sys.executable, "-m", "mpi4py", str(folder / "program.py")]
+        if mode == "background":
+            command = ["sh", "-c", f'{shlex.join(command)} "$@" & exit 0', "sh"]
         (folder / "tmp").mkdir()
         for index in range(2):
             own = folder / f"worker-{index}"
@@ -207,3 +210,11 @@ def test_killed_daemon_fails_the_attempt(mpi: Mpi, tmp_path: Path) -> None:
     data = json.loads(other["message"].partition("\n")[0])
     assert (data["kind"], data["exitCode"], data.get("peerLost")) == ("failed", 137, None)
     assert not launcher["done"]
+
+
+@EACH
+def test_launcher_in_the_background_is_no_success(mpi: Mpi, tmp_path: Path) -> None:
+    with running(mpi, tmp_path, "background") as job:
+        launcher, other = job.results()
+    assert "still runs; let the command wait for it" in launcher["message"], launcher
+    assert [result["done"] for result in (launcher, other)] == [False, False]

@@ -201,26 +201,34 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    "!(self.framework in ['lightgbm', 'mpi', 'horovod']) || self.recovery.agent != 'none'",
-                    "frameworks lightgbm, mpi and horovod need the agent, which knows the addresses of all workers; leave recovery.agent out, or set framework to none",
+                    "!(self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']) || self.recovery.agent != 'none'",
+                    "lightgbm, mpi, horovod, ray and flower need the agent; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
                 ),
                 rule(
-                    "!(self.framework in ['ray', 'flower']) || self.recovery.agent != 'none'",
-                    "ray and flower need the agent, which starts their servers; leave recovery.agent out, or set framework to none",
-                    fieldPath=".recovery.agent",
-                ),
-                rule(
+                    # An empty command is the entry point of the image, beside which nothing would start the servers.
                     "!(self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower'])"
-                    " || has(self.template.spec.containers[0].command)",
-                    "with this framework the agent runs the command of the first container, and has to know it; set command",
+                    " || (self.template.spec.containers[0].?command.orValue([]).size() > 0"
+                    " && (!has(self.roles) || self.roles.all(each, !has(each.command) || each.command.size() > 0)))",
+                    "with this framework the agent runs the command of the first container, or of the role; set command",
                     fieldPath=".template",
+                ),
+                rule(
+                    # Workers never end, so that no other choice is ever met.
+                    "!(self.framework in ['ray', 'flower']) || !has(self.lifecycle.success)",
+                    "with ray and flower the head or server decides; leave lifecycle.success out",
+                    fieldPath=".lifecycle.success",
                 ),
                 rule(
                     "!(self.framework in ['tensorflow', 'dmlc', 'ray', 'flower'])"
                     " || type(self.processesPerReplica) != int || self.processesPerReplica == 1",
                     "with tensorflow, dmlc, ray or flower the operator starts one process in each worker; leave this out",
                     fieldPath=".processesPerReplica",
+                ),
+                rule(
+                    f"!(self.framework in ['tensorflow', 'paddle']) || {DNS_NAMES} != 'Master'",
+                    "tensorflow and paddle reach all members by name; leave network.dnsNames out",
+                    fieldPath=".network.dnsNames",
                 ),
                 rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",

@@ -30,27 +30,33 @@ OF_RANKS = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
 
 
 def foreign_variables(worker: Worker) -> list[str]:
-    """Return what is wrong with variables of the template, and what to do; nothing where all fit the framework, or it is none."""
+    """Return what is wrong with variables of the template or of a role, and what to do; nothing where all fit the framework."""
     framework = worker.spec.framework
     if framework is Framework.NONE:
         return []
     names = {v["name"] for c in worker.spec.template["spec"]["containers"] for v in c.get("env") or ()}
     # Of these, another warning says that they are kept.
     names -= FRAMEWORK_ENVIRONMENTS[framework].reserved
+    return [note for source, own in worker.sources(names).items() for note in _notes(source, {*own}, framework)]
+
+
+def _notes(source: str, names: set[str], framework: Framework) -> list[str]:
+    """Return what is wrong with variables that the template or a role sets."""
     by_owner = {owner: sorted(name for name in names if OWNERS.get(name) is owner) for owner in OWNERS.values()}
     found = [
-        f"the template sets {', '.join(own)}, by which the framework {owner} finds its group, and spec.framework is {framework}:"
+        f"{source} sets {', '.join(own)}, by which the framework {owner} finds its group, and spec.framework is {framework}:"
         f" set framework to {owner}, or remove the variable from env"
         for owner, own in by_owner.items()
         if own and owner is not framework
     ]
     if schedulers := sorted(names & SCHEDULERS):
         found.append(
-            f"the template sets {', '.join(schedulers)}: libraries and launchers would take the job for one of a batch scheduler, and"
+            f"{source} sets {', '.join(schedulers)}: libraries and launchers would take the job for one of a batch scheduler, and"
             " look for its hosts; remove the variable from env"
         )
-    if framework is Framework.MPI and (ranks := sorted(names & OF_RANKS)):
+    ranks = OF_RANKS.union(by_owner.get(Framework.MPI, ()))
+    if framework is Framework.MPI and (own := sorted(names & ranks)):
         found.append(
-            f"the template sets {', '.join(ranks)} to one value for all ranks, which mpirun numbers itself: remove the variable from env"
+            f"{source} sets {', '.join(own)} to one value for all ranks, which mpirun numbers itself: remove the variable from env"
         )
     return found

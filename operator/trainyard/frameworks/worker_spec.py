@@ -1,6 +1,6 @@
 """A worker of an attempt, and what follows for it from the job's template."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,15 @@ class Worker:
     def run_id(self) -> str:
         """The rendezvous id: a straggler of another attempt, or of a job with the same name, cannot join."""
         return f"{self.job.uid}-{self.rendezvous_attempt}"
+
+    def sources(self, names: Iterable[str]) -> Mapping[str, list[str]]:
+        """Return where variables of the containers are set: by `the template`, or by `the role NAME`."""
+        role = role_of(self.spec, self.index)
+        of_role = {str(variable["name"]) for variable in (role.env if role else None) or ()}
+        found: dict[str, list[str]] = {}
+        for name in sorted(names):
+            found.setdefault(f"the role {role.name}" if role and name in of_role else "the template", []).append(name)
+        return found
 
     @property
     def host_network(self) -> bool:

@@ -36,6 +36,10 @@ found = []
 for rank in range(size):
     while (answer := ask("GET", rank))[0] == 404: time.sleep(0.01)
     found.append(answer[1].decode())
+assert ask("PUT", f"done-{own}", b"1")[0] == 200
+# As in a training, no rank of worker 0, which serves, ends while another one still asks.
+for rank in range(size if os.environ["HOROVOD_CROSS_RANK"] == "0" else 0):
+    while ask("GET", f"done-{rank}")[0] == 404: time.sleep(0.01)
 names = ("LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 record(f"met{R}", [found, [os.environ[f"HOROVOD_{name}"] for name in names]])
 """
@@ -171,7 +175,17 @@ def test_ipv6_is_refused_with_reason(program: Path, folder: Path) -> None:
         code, _ = run.wait()
     assert code == 126, "no restart can help"
     assert "Horovod's ranks meet over IPv4 alone, and worker 0 has the address fd00::7" in run.message
+    assert "cannot start" not in run.message
     assert not (folder / "ran").exists()
+
+
+def test_port_in_use_is_named(program: Path, folder: Path, free: Rendezvous) -> None:
+    where = {"TRAINYARD_HOROVOD_RENDEZVOUS": str(free), "TRAINYARD_REPLICA_INDEX": "0"}
+    with socket.create_server(free), running_agent(program, folder, "record('ran', 1)", **where) as run:
+        code, _ = run.wait()
+    assert code == 1, "a restart may help"
+    assert f"cannot serve the rendezvous of Horovod address={free}: Address already in use" in run.message
+    assert "cannot start" not in run.message
 
 
 @pytest.mark.parametrize(

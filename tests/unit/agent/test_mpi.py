@@ -1,10 +1,14 @@
 """What the agent gives to launchers of MPI."""
 
+import errno
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from trainyard_agent import mpi
+from trainyard_agent.errors import SetUpError
 from trainyard_agent.mpi import MpiFiles, launches, members, read_members
 from trainyard_agent.ranks import SettingError, place
 
@@ -97,6 +101,35 @@ def test_folder_of_another_is_not_used(tmp_path: Path, monkeypatch: pytest.Monke
         script = Path(files.variables({})["PRTE_MCA_plm_ssh_agent"])
         assert script.parent.name.startswith("trainyard-mpi-uid-3-")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def no_temporary_folder() -> str:
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+
+def test_memory_serves_where_nothing_else_is_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", no_temporary_folder)
+    monkeypatch.setattr(mpi, "IN_MEMORY", str(tmp_path))
+    with MpiFiles(members(WORKER, place(WORKER), "secret"), place(WORKER)) as files:
+        assert Path(files.variables({})["PRTE_MCA_plm_ssh_agent"]).parent == tmp_path / "trainyard-mpi-uid-3"
+
+
+def test_missing_folder_has_reason_and_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", no_temporary_folder)
+    monkeypatch.setattr(mpi, "IN_MEMORY", str(tmp_path / "none"))
+    with pytest.raises(SetUpError, match=r"No usable temporary.*none: No such file.*mount an emptyDir at /tmp"):
+        MpiFiles(None, place(WORKER)).__enter__()
+
+
+def test_full_folder_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(SetUpError, match=r"cannot write the files of the MPI launcher.*No space left"):
+        MpiFiles(None, place(WORKER)).__enter__()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_members_file_must_be_whole(tmp_path: Path) -> None:

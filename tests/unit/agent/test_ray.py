@@ -48,6 +48,13 @@ def test_worker_joins_the_head() -> None:
 
 def test_address_of_ipv6() -> None:
     assert node(WORKER, TRAINYARD_RAY_OPTIONS="--address=[fd00::7]:6379").head_address == ("fd00::7", 6379)
+    assert node(WORKER, TRAINYARD_RAY_OPTIONS="--address other:6379").head_address == ("other", 6379)
+
+
+def test_own_address_has_the_port_that_counts() -> None:
+    assert node(HEAD, RAY_ADDRESS="ray://elsewhere:10001").own_address == "127.0.0.1:29500"
+    assert node(HEAD, TRAINYARD_RAY_OPTIONS="--port 6379").own_address == "127.0.0.1:6379"
+    assert node(HEAD, TRAINYARD_RAY_OPTIONS="--port=0").own_address == "auto"
 
 
 def test_own_options_come_last() -> None:

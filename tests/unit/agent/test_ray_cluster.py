@@ -17,7 +17,8 @@ from trainyard_agent.processes import descendants, processes_by_pid, send
 
 RAY = """
 import os
-def init(address, **options): pass
+def init(address, **options):
+    with open(os.environ["FOLDER"] + "/joined", "w") as file: file.write(address)
 def shutdown(): pass
 def nodes():
     with open(os.environ["FOLDER"] + "/nodes") as file: return [{"Alive": word == "1"} for word in file.read().split()]
@@ -101,6 +102,15 @@ def test_job_ends_with_the_driver(tmp_path: Path, port: int) -> None:
     assert code == 0, errors
     assert made.file("driver") == f"127.0.0.1:{port}"
     assert made.message == ""
+
+
+@pytest.mark.parametrize("address", ["ray://elsewhere:10001", "a..b:6379", "local"])
+def test_users_address_is_for_the_driver_alone(tmp_path: Path, port: int, address: str) -> None:
+    with head(tmp_path, port, RAY_ADDRESS=address) as made:
+        code, errors = made.wait()
+    assert code == 0, errors
+    assert made.file("driver") == address
+    assert made.file("joined") == f"127.0.0.1:{port}"
 
 
 def test_driver_waits_for_all_workers(tmp_path: Path, port: int) -> None:

@@ -25,7 +25,10 @@ ADDRESSES = {"w-0.w": "127.0.0.2", "w-1.w": "127.0.0.3"}
 class Job:
     """Two workers of a job, and the operator that they share."""
 
-    def __init__(self, program: Path, folder: Path, operator: FakeOperator, launcher: str, daemon: str) -> None:
+    def __init__(
+        self, program: Path, folder: Path, operator: FakeOperator, launcher: str, daemon: str, *, run: bool
+    ) -> None:
+        """`run`: whether the first attempt is ordered at once."""
         self.operator, self.folder, self.agents = operator, folder, list[AgentProcess]()
         with socket.socket() as free:
             free.bind(("127.0.0.2", 0))
@@ -33,7 +36,7 @@ class Job:
         script = folder / "prted"
         script.write_text(f"#!{sys.executable}\nimport os, signal, subprocess, sys, time\n{daemon}\n")
         script.chmod(0o755)
-        self.order(1)
+        self.order(1, run=run)
         for index in range(2):
             own = folder / f"worker-{index}"
             (own / "tmp").mkdir(parents=True)
@@ -74,8 +77,10 @@ class Job:
 
 
 @contextmanager
-def running(program: Path, folder: Path, operator: FakeOperator, launcher: str, daemon: str) -> Iterator[Job]:
-    job = Job(program, folder, operator, launcher, daemon)
+def running(
+    program: Path, folder: Path, operator: FakeOperator, launcher: str, daemon: str, *, run: bool = True
+) -> Iterator[Job]:
+    job = Job(program, folder, operator, launcher, daemon, run=run)
     try:
         yield job
     finally:
@@ -107,6 +112,18 @@ def test_missing_daemon_is_named_with_its_package(program: Path, folder: Path, o
         assert job.failure()["exitCode"] != 0
 
 
+def test_port_in_use_has_reason_and_fix(program: Path, folder: Path, operator: FakeOperator) -> None:
+    with running(program, folder, operator, LAUNCH, "", run=False) as job, socket.socket() as other:
+        other.bind(("127.0.0.3", job.port))
+        other.listen()
+        job.order(1)
+        until(lambda: any(poll["state"] == "failed" for poll in [*operator.polls]), 60, "a worker to fail")
+        message = next(poll for poll in operator.polls if poll["state"] == "failed")["failure"]["message"]
+    assert f"cannot listen for launchers in other workers address=127.0.0.3 port={job.port}: Address already" in message
+    assert "no other program of the pod, or with hostNetwork of the node, may use this port" in message
+    assert "cannot start" not in message
+
+
 def test_only_worker_is_no_victim(program: Path, folder: Path) -> None:
     """A launcher that fails in a job of one worker counts: no worker is lost."""
     alone = {
@@ -120,6 +137,17 @@ def test_only_worker_is_no_victim(program: Path, folder: Path) -> None:
     assert run.data is not None
     assert not run.data.peer_lost
     assert "no such program" in run.message
+
+
+@pytest.mark.parametrize(("waits", "code"), [("wait; true", 0), ("exit 0", 1)])
+def test_launcher_in_the_background_is_no_success(program: Path, folder: Path, waits: str, code: int) -> None:
+    alone = {"TRAINYARD_REPLICA_INDEX": "0", "TRAINYARD_REPLICAS": "1", "TRAINYARD_REMOTE_START_PORT": "29600"}
+    (folder / "mpirun").symlink_to("/bin/sleep")
+    launched = f"./mpirun {1 if code == 0 else 1000} & sleep 1000 & {waits.replace('wait', 'wait %1')}"
+    run = AgentProcess(program, folder, "--once", "--", "bash", "-c", launched, **alone)
+    assert run.wait()[0] == code
+    message = "the command exited with code 0: mpirun still runs; let the command wait for it"
+    assert run.message.partition("\n")[0] == (message if code else "")
 
 
 def test_launcher_learns_how_its_daemon_exits(program: Path, folder: Path, operator: FakeOperator) -> None:

@@ -1,8 +1,11 @@
 """Variables of another framework or of a batch scheduler in a template."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.worker_pods import container, worker
+from trainyard.api.roles import member_index
 from trainyard.api.spec import Framework
 from trainyard.frameworks.environment import user_set_identity
 from trainyard.frameworks.foreign_variables import foreign_variables
@@ -27,6 +30,7 @@ def found(framework: str, *names: str) -> list[str]:
         ("torch", "SLURM_JOB_ID", "the template sets SLURM_JOB_ID: libraries and launchers would take the job for one of a batch"),
         ("tensorflow", "SLURM_NTASKS", "remove the variable from env"),
         ("mpi", "WORLD_SIZE", "to one value for all ranks, which mpirun numbers itself"),
+        ("mpi", "OMPI_COMM_WORLD_RANK", "to one value for all ranks, which mpirun numbers itself"),
     ],
 )  # fmt: skip
 def test_variable_of_another_framework_is_reported(framework: str, name: str, note: str) -> None:
@@ -49,6 +53,14 @@ def test_own_variable_is_reported_once(framework: str, name: str) -> None:
 def test_variables_are_reported_together() -> None:
     (note_found,) = found("torch", "PMI_SIZE", "PMI_RANK", "OMP_NUM_THREADS")
     assert note_found.startswith("the template sets PMI_RANK, PMI_SIZE, by which the framework mpi")
+
+
+def test_variable_of_a_role_names_the_role() -> None:
+    env = [{"name": "TF_CONFIG", "value": "{}"}]
+    roles = [{"name": "head", "env": [{"name": "PMI_RANK", "value": "0"}]}]
+    made = worker(container(env=env), framework="ray", roles=roles, index=member_index("head", 0))
+    notes = foreign_variables(replace(made, job=made.job.of_member(made.index)))
+    assert [note.partition(",")[0] for note in notes] == ["the role head sets PMI_RANK", "the template sets TF_CONFIG"]
 
 
 def test_framework_none_may_set_all() -> None:

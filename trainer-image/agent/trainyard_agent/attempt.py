@@ -13,6 +13,7 @@ from trainyard_agent import horovod, mpi
 from trainyard_agent.coordinated_stop import CoordinatedStop
 from trainyard_agent.daemon_command import DaemonCommand
 from trainyard_agent.deepspeed import Ranks, ranks, variables_beside_torchrun
+from trainyard_agent.errors import SetUpError
 from trainyard_agent.flower import FLOWER_OPTION, flower_node
 from trainyard_agent.gpu import has_gpu
 from trainyard_agent.group import Group
@@ -188,7 +189,7 @@ class Attempt:
             self._warm.prepare([*self._rank_environments().values()], delay=delay)
 
     def _enter_mpi(self, stack: ExitStack, progress: Progress) -> Mapping[str, str]:
-        """Write what launchers of MPI need, and return their variables. Raises OSError."""
+        """Write what launchers of MPI need, and return their variables. Raises SetUpError."""
         if not mpi.is_mpi(self._environment):
             return {}
         files = stack.enter_context(mpi.MpiFiles(self._members, self._place, progress.folder))
@@ -197,7 +198,7 @@ class Attempt:
     def _enter_remote_starts(
         self, stack: ExitStack, shared: Mapping[str, str], progress: Progress
     ) -> RemoteStarts | None:
-        """Listen for launchers in other workers, where there are any. Raises OSError."""
+        """Listen for launchers in other workers, where there are any. Raises SetUpError."""
         if self._members is None:
             return None
         ((rank, inherited),) = self._rank_environments().items()
@@ -209,9 +210,9 @@ class Attempt:
         return stack.enter_context(RemoteStarts(self._members, self._group, start, self._log, environment))
 
     def _enter_rendezvous(self, stack: ExitStack, where: Rendezvous, link: OperatorLink) -> None:
-        """Serve the store in which ranks of Horovod meet, or wait for that of worker 0. Raises OSError."""
+        """Serve the store in which ranks of Horovod meet, or wait for that of worker 0. Raises SetUpError."""
         if not where.is_ipv4:
-            raise OSError(
+            raise SetUpError(
                 errno.ENOEXEC, f"Horovod's ranks meet over IPv4 alone, and worker 0 has the address {where.host}"
             )
         if horovod.serves(self._place):
@@ -221,8 +222,8 @@ class Attempt:
             try:
                 stack.enter_context(StoreServer(where))
             except OSError as error:
-                self._log(f"cannot serve the rendezvous of Horovod address={where}: {error.strerror}")
-                raise
+                why = f"cannot serve the rendezvous of Horovod address={where}: {error.strerror}"
+                raise SetUpError(error.errno, why) from error
             return
 
         def goes_on() -> bool:
@@ -295,8 +296,10 @@ class Attempt:
         # What has run in this container, or fails because something is missing for now, may run again, if not here.
         code = FAILED_CODE if self._group.has_run else UNSTARTABLE_CODES.get(error.errno, FAILED_CODE)
         program = self._command.words[0]
+        fix = missing_fix(program) if error.errno == errno.ENOENT else ""
+        # What is missing then is none of the program.
         reason = (
-            f"cannot start {program}: {error.strerror}{missing_fix(program) if error.errno == errno.ENOENT else ''}"
+            str(error.strerror) if isinstance(error, SetUpError) else f"cannot start {program}: {error.strerror}{fix}"
         )
         self._log(reason)
         failure = Failure(code, write(Termination(Kind.NOT_STARTED, exit_code=code), reason), time.monotonic())

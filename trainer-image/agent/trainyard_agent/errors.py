@@ -1,8 +1,9 @@
-"""Errors of the exchange with the operator.
+"""Errors of the exchange with the operator, and of what the agent sets up for an attempt.
 
 NoAnswerError
 └── UntrustedError
 CalledBackError
+SetUpError
 """
 
 
@@ -21,3 +22,7 @@ class UntrustedError(NoAnswerError):
 
 class CalledBackError(Exception):
     """The request was called back by another thread."""
+
+
+class SetUpError(OSError):
+    """The agent cannot set up what an attempt needs beside its command. `strerror` says what, where, and how to fix it."""

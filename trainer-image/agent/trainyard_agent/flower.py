@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from trainyard_agent.addresses import host_and_port
+from trainyard_agent.addresses import host_and_port, port_number
+from trainyard_agent.command_options import option_value
 from trainyard_agent.ranks import SettingError
 
 START_VARIABLE, NODE_CONFIG_VARIABLE = "TRAINYARD_FLOWER_START", "TRAINYARD_FLOWER_NODE_CONFIG"
@@ -68,8 +69,7 @@ class FlowerNode(NamedTuple):
     @property
     def port(self) -> int:
         """The port on which the server listens; 0 where it has none."""
-        text = self._value("--port")
-        return int(text) if text.isascii() and text.isdecimal() else 0
+        return port_number(self._value("--port")) or 0
 
     @property
     def uses_tls(self) -> bool:
@@ -103,13 +103,7 @@ class FlowerNode(NamedTuple):
 
     def _value(self, name: str) -> str:
         """Return the value of an option as Flower reads it; empty where it has none."""
-        words, found = [*self.start, *self.options], ""
-        for word, following in zip(words, [*words[1:], ""]):
-            if word == name:
-                found = following
-            elif word.startswith(f"{name}="):
-                found = word[len(name) + 1 :]
-        return found
+        return option_value([*self.start, *self.options], name)
 
     def _without_node_config(self) -> tuple[list[str], str]:
         """Return the user's options without `--node-config`, and its value."""

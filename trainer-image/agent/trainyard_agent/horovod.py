@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from trainyard_agent.mpi import MAX_PORT, is_address
+from trainyard_agent.addresses import port_number
+from trainyard_agent.mpi import is_address
 from trainyard_agent.ranks import Place, SettingError
 
 RENDEZVOUS_VARIABLE = "TRAINYARD_HOROVOD_RENDEZVOUS"
@@ -41,10 +42,11 @@ def rendezvous(environment: Mapping[str, str]) -> Rendezvous | None:
     text = environment.get(RENDEZVOUS_VARIABLE, "")
     if not text:
         return None
-    host, _, port = text.rpartition(":")
-    if not (is_address(host) and port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) <= MAX_PORT):
+    host, _, number = text.rpartition(":")
+    port = port_number(number)
+    if not is_address(host) or port is None:
         raise SettingError(f"{RENDEZVOUS_VARIABLE} must be an IP address and a port, got {text!r}")
-    return Rendezvous(host, int(port))
+    return Rendezvous(host, port)
 
 
 def serves(place: Place) -> bool:

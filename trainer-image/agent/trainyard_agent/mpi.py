@@ -6,6 +6,7 @@ asks for.
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import os
@@ -17,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from trainyard_agent.addresses import MAX_PORT, port_number
+from trainyard_agent.errors import SetUpError
 from trainyard_agent.ranks import Place, SettingError
 from trainyard_agent.report import DIR_VARIABLE
 
@@ -32,7 +35,7 @@ PROGRESS_LINK = "progress"
 RECORDS_VARIABLE, RECORDS_FOLDER = "TRAINYARD_RANK_RECORDS", "records"
 """As in `rank_records.py`."""
 LOCAL_HOST = "localhost"
-MAX_PORT = 65535
+IN_MEMORY = "/dev/shm"  # noqa: S108 - a folder of our own in it
 
 
 class Members(NamedTuple):
@@ -74,19 +77,19 @@ def members(environment: Mapping[str, str], place: Place, secret: str) -> Member
     addresses = environment.get(ADDRESSES_VARIABLE, "").split(",")
     if len(addresses) != place.workers or not all(map(is_address, addresses)):
         raise SettingError(f"{ADDRESSES_VARIABLE} must have the IP addresses of all {place.workers} workers")
-    port, pattern = environment[PORT_VARIABLE], environment.get(NAME_VARIABLE, "")
-    if not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) <= MAX_PORT):
-        raise SettingError(f"{PORT_VARIABLE} must be a number from 1 to {MAX_PORT}, got {port!r}")
+    port, pattern = port_number(environment[PORT_VARIABLE]), environment.get(NAME_VARIABLE, "")
+    if port is None:
+        raise SettingError(f"{PORT_VARIABLE} must be a number from 1 to {MAX_PORT}, got {environment[PORT_VARIABLE]!r}")
     if INDEX_FIELD not in pattern:
         raise SettingError(f"{NAME_VARIABLE} must have {INDEX_FIELD}, got {pattern!r}")
     if not secret:
         raise SettingError("the operator gives no secret for remote starts: it is older than this agent")
     names = [pattern.replace(INDEX_FIELD, str(index)) for index in range(place.workers)]
-    return Members(place.attempt, secret, int(port), dict(zip(names, addresses)), names[place.worker])
+    return Members(place.attempt, secret, port, dict(zip(names, addresses)), names[place.worker])
 
 
 class MpiFiles:
-    """The files of one attempt, in a folder that no other user can read. Use it in a `with`. Raises OSError."""
+    """The files of one attempt, in a folder that no other user can read. Use it in a `with`. Raises SetUpError."""
 
     def __init__(self, known: Members | None, place: Place, progress: Path | None = None) -> None:
         """`progress`: the folder in which ranks report what they do."""
@@ -95,6 +98,15 @@ class MpiFiles:
 
     def __enter__(self) -> MpiFiles:  # noqa: PYI034 - Self needs Python 3.11
         folder = self._folder = _make_folder(f"trainyard-mpi-{self._place.run_id}")
+        try:
+            self._write(folder)
+        except OSError as error:
+            self.__exit__()
+            why = f"cannot write the files of the MPI launcher into {folder}: {error.strerror}"
+            raise SetUpError(error.errno, why) from error
+        return self
+
+    def _write(self, folder: Path) -> None:
         if self._progress is not None:
             (folder / PROGRESS_LINK).symlink_to(self._progress)
         names = [LOCAL_HOST] if self._members is None else [*self._members.hosts]
@@ -108,7 +120,6 @@ class MpiFiles:
             command = shlex.join([sys.executable, "-I", "-S", agent, REMOTE_START_OPTION, str(folder)])
             script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
             script.chmod(0o700)
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._folder is not None:
@@ -157,12 +168,16 @@ def _make_folder(name: str) -> Path:
     """Make a folder in which a script can be executed. Some containers forbid that in /tmp, or have a read-only /tmp.
 
     It has the same name in all workers: daemons of Open MPI start further daemons with the script of the launcher. Where two workers share
-    a /tmp, only the first one gets it, which is enough for small jobs.
+    a /tmp, only the first one gets it, which is enough for small jobs. Raises SetUpError.
     """
-    failure = OSError("no temporary folder of this container can have programs")
-    for base in (tempfile.gettempdir(), "/dev/shm"):  # noqa: S108 - a folder of our own in it
+    tried, number = list[str](), errno.EACCES
+    for find in (tempfile.gettempdir, lambda: IN_MEMORY):
+        base = "/tmp"  # noqa: S108 - its name for people
         try:
+            # It fails where the container has no folder that can be written.
+            base = find()
             if os.statvfs(base).f_flag & os.ST_NOEXEC:
+                tried.append(f"{base}: programs are forbidden there")
                 continue
             folder = Path(base, name)
             try:
@@ -170,10 +185,14 @@ def _make_folder(name: str) -> Path:
             except FileExistsError:
                 folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=base))
         except OSError as error:
-            failure = error
+            number = error.errno or number
+            tried.append(f"{base}: {error.strerror}")
         else:
             return folder
-    raise failure
+    raise SetUpError(
+        number,
+        f"cannot make a folder for the files of the MPI launcher ({'; '.join(tried)}); mount an emptyDir at /tmp",
+    )
 
 
 def is_address(text: str) -> bool:

@@ -1,14 +1,17 @@
 """Supervise a worker of an MPI job: its launcher or the daemons of MPI, and the ranks below them.
 
 The exit code of a launcher proves little: `mpirun` exits with 0 when a daemon was killed, and MPICH's launcher never exits then. So a rank or
-daemon that fails ends the attempt at once, and a launcher has succeeded only if all daemons have.
+daemon that fails ends the attempt at once, and a launcher has succeeded only if all daemons have. Nor does a script prove anything that
+exits while its launcher still runs.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
+from trainyard_agent import processes
 from trainyard_agent.exit_cause import PEER_LOST_CODE
 from trainyard_agent.group import Exit
 from trainyard_agent.operator_link import Failure
@@ -24,6 +27,10 @@ CONFIRM_SECONDS = 15.0
 """For which daemons may run on after their launcher has succeeded."""
 START_CODES = frozenset({126, 127})
 """Of a daemon that cannot be started: its program or a library of it is missing."""
+LAUNCHERS = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
+"""The names of their processes."""
+LEFT_SECONDS, LEFT_CODE = 2.0, 1
+"""For which processes may run on after the command, and the exit code of a worker in which a launcher does so for longer."""
 LOST_CODE = 14
 """MPI_ERR_UNKNOWN, with which Open MPI ends a rank that lost another rank or its daemon."""
 
@@ -47,9 +54,11 @@ class MpiSupervisor(Supervisor):
         if self._is_server and not (self._remote and self._remote.is_finished):
             # This worker was asked to exit before the launcher had ended.
             return Result(stopped=True)
-        if self._peers is not None and not self._group.is_terminating:
-            return self._confirm(self._peers)
-        return result
+        if self._is_server or self._group.is_terminating:
+            return result
+        if left := self._left_launcher():
+            return self._fail(LEFT_CODE, f"{left} still runs; let the command wait for it")
+        return result if self._peers is None else self._confirm(self._peers)
 
     @property
     def _is_server(self) -> bool:
@@ -119,6 +128,18 @@ class MpiSupervisor(Supervisor):
             follows = cause.pid in self._remote.lost or cause.code < SIGNAL_BASE
         return data._replace(peer_lost=True) if follows else data
 
+    def _left_launcher(self) -> str:
+        """Return the name of a launcher that runs on although the command has exited; empty where there is none."""
+        end = time.monotonic() + LEFT_SECONDS
+        while not self._group.is_terminating:
+            table = processes.processes_by_pid()
+            below = processes.descendants(os.getpid(), self._group.protected, table)
+            # What a shell has just forked has the shell's name for a moment.
+            if not below or time.monotonic() >= end:
+                return min(LAUNCHERS.intersection(table[pid].name for pid in below), default="")
+            self._group.wait(POLL_SECONDS)
+        return ""
+
     def _confirm(self, peers: Peers) -> Result:
         """Wait until the daemons in all other workers have exited, and have these workers end."""
         end, why = time.monotonic() + CONFIRM_SECONDS, ""
@@ -136,9 +157,15 @@ class MpiSupervisor(Supervisor):
             self._group.wait(POLL_SECONDS)
         if not why:
             return Result(stopped=True)
-        text = f"the launcher exited with code 0, but {why}"
-        self._log(text)
-        data = Termination(Kind.FAILED, exit_code=PEER_LOST_CODE, peer_lost=True)
-        self._failure = Failure(PEER_LOST_CODE, write(data, text), time.monotonic())
+        return self._fail(PEER_LOST_CODE, why, peer_lost=True)
+
+    def _fail(self, code: int, why: str, *, peer_lost: bool = False) -> Result:
+        """Report that the attempt has failed here with this code, although the command has exited with 0.
+
+        `peer_lost`: because of another worker.
+        """
+        self._log(f"the command exited with code 0, but {why}")
+        data = Termination(Kind.FAILED, exit_code=0, peer_lost=peer_lost)
+        self._failure = Failure(code, write(data, why), time.monotonic())
         self._link.report_failure(self._failure)
         return Result(self._failure)

@@ -10,7 +10,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trainyard_agent.addresses import host_and_port
+from trainyard_agent.addresses import host_and_port, port_number
+from trainyard_agent.command_options import option_value
 from trainyard_agent.deepspeed import interpreter_of
 from trainyard_agent.program import PYTHON
 from trainyard_agent.ranks import SettingError
@@ -21,7 +22,9 @@ OPTIONS_VARIABLE = "TRAINYARD_RAY_OPTIONS"
 """The user's options. They follow the operator's, and of an option that is given twice Ray takes the last."""
 RAY_OPTION = "--ray"
 """The option of the zipapp that runs this pod's part of a cluster, with the user's command after it."""
-HEAD_OPTION, ADDRESS_OPTION = "--head", "--address="
+HEAD_OPTION, ADDRESS_OPTION, PORT_OPTION = "--head", "--address", "--port"
+LOOPBACK, FIND_ADDRESS = "127.0.0.1", "auto"
+"""Where a head listens in its pod, and what Ray takes for the cluster that runs there, whatever its port."""
 NODE_ADDRESS_OPTION = "--node-ip-address"
 SERVERS = ("raylet",)
 """Ray's processes on each node without which it takes no part. `ray start --block` goes on without one that has exited with 0."""
@@ -63,8 +66,13 @@ class RayNode(NamedTuple):
     @property
     def head_address(self) -> tuple[str, int] | None:
         """The host and the port of the head that this worker joins; None for the head, or where there is no such address."""
-        text = next((each for each in reversed(self.options) if each.startswith(ADDRESS_OPTION)), "")
-        return host_and_port(text[len(ADDRESS_OPTION) :])
+        return host_and_port(option_value(self.options, ADDRESS_OPTION))
+
+    @property
+    def own_address(self) -> str:
+        """The address at which the head's own cluster answers in its pod, whatever RAY_ADDRESS the user has set for the driver."""
+        port = port_number(option_value(self.options, PORT_OPTION))
+        return FIND_ADDRESS if port is None else f"{LOOPBACK}:{port}"
 
     def start(self, address: str) -> list[str]:
         """Return the command that runs Ray until it fails. `address`: the IP address of this pod; empty: Ray finds it itself."""

@@ -37,7 +37,7 @@ class RayCluster(FrameworkServer):
         self._server = self._start(node.start(own_address()))
         if not node.is_head:
             return self._serve()
-        address = self._environment.get("RAY_ADDRESS", "auto")
+        address = node.own_address
         self._log(f"waiting until the workers have joined workers={node.workers}")
         if (found := host_and_port(address)) is not None:
             self._await_address(*found, "Ray in this pod")

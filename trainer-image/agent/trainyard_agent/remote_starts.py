@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from trainyard_agent import processes
 from trainyard_agent.daemon_command import CommandError, DaemonCommand, parse_command
+from trainyard_agent.errors import SetUpError
 from trainyard_agent.group import Group
 from trainyard_agent.missing_programs import missing_fix
 from trainyard_agent.mpi import Members
@@ -64,7 +65,7 @@ class Caller:
 
 
 class RemoteStarts:
-    """The listener of one attempt. Use it in a `with`. Raises OSError where it cannot listen."""
+    """The listener of one attempt. Use it in a `with`. Raises SetUpError where it cannot listen."""
 
     def __init__(
         self,
@@ -99,9 +100,12 @@ class RemoteStarts:
             self._listener.setblocking(False)  # noqa: FBT003 - the only argument
             self._listener.bind((address, self._members.port))
             self._listener.listen(BACKLOG)
-        except BaseException:
+        except OSError as error:
             self._listener.close()
-            raise
+            fix = "; no other program of the pod, or with hostNetwork of the node, may use this port"
+            why = f"cannot listen for launchers in other workers address={address} port={self._members.port}"
+            reason = f"{why}: {error.strerror}{fix if error.errno == errno.EADDRINUSE else ''}"
+            raise SetUpError(error.errno, reason) from error
         self._group.watch_file(self._listener.fileno(), self._accept)
         return self
 

@@ -230,18 +230,19 @@ class Reconciler:
             return []
         first = [0, *(member_index(role.name, 0) for role in job.spec.roles)]
         workers = [Worker(job.of_member(i), i, decided.status.attempt, job.spec.replicas) for i in first]
-        warnings = []
-        if names := sorted({name for worker in workers for name in user_set_identity(worker)}):
-            note = (
-                f"the template sets {', '.join(names)}; these are kept and may not fit the real group: remove them"
-                " from env, unless they are set on purpose"
-            )
-            warnings.append(Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note))
+        identity = dict.fromkeys(
+            f"{source} sets {', '.join(names)}; these are kept and may not fit the real group: remove them"
+            " from env, unless they are set on purpose"
+            for worker in workers
+            for source, names in worker.sources(user_set_identity(worker)).items()
+        )
+        warnings = [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in identity]
         notes = filter(None, dict.fromkeys(map(hidden_devices, workers)))
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in notes]
         foreign = dict.fromkeys(note for worker in workers for note in foreign_variables(worker))
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in foreign]
-        warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in command_conflicts(workers[0])]
+        conflicts = dict.fromkeys(note for worker in workers for note in command_conflicts(worker))
+        warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in conflicts]
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):
