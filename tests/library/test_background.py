@@ -28,6 +28,7 @@ from trainyard_torch import (
 from trainyard_torch.checkpoint import checkpoints as module, outputs, policy, streams
 from trainyard_torch.checkpoint.background_save import BackgroundSave
 from trainyard_torch.checkpoint.memory import Memory
+from trainyard_torch.checkpoint.timeouts import run_with_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,31 @@ def own_state() -> dict[str, Any]:
 
 def never(*_: object) -> None:
     threading.Event().wait()
+
+
+class Freed:
+    """A function whose arguments are freed slowly, as a large state may be."""
+
+    def __init__(self, freed: list[str]) -> None:
+        self._freed = freed
+
+    def __call__(self, *_: object) -> None:
+        # Until nobody else has it.
+        time.sleep(0.2)
+
+    def __del__(self) -> None:
+        time.sleep(0.2)
+        self._freed.append(threading.current_thread().name)
+
+
+def test_no_thread_frees_memory_after_its_answer() -> None:
+    """torch 2.15 aborts a process whose thread frees a tensor while the interpreter exits."""
+    freed: list[str] = []
+    saving = BackgroundSave(Freed(freed), Store("memory://freed"), seconds=30, give_up_seconds=60)
+    assert saving.outcome().wrong == ""
+    assert freed == ["checkpoint"]
+    run_with_timeout(30, Freed(freed))
+    assert not [each for each in threading.enumerate() if each.name in {"checkpoint", "store"}]
 
 
 def until(what: Callable[[], bool]) -> None:

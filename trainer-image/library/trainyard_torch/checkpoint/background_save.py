@@ -15,6 +15,7 @@ from trainyard_torch.checkpoint.history import StaleAttemptError
 from trainyard_torch.checkpoint.loader import reason
 from trainyard_torch.checkpoint.outcome import Outcome
 from trainyard_torch.checkpoint.store import Store, StoreError
+from trainyard_torch.checkpoint.timeouts import join_answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,8 @@ class BackgroundSave:
         # gpu-only: the device of the thread that saves
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         # A daemon thread: it does not keep the process alive, whatever the store does.
-        threading.Thread(target=self._run, args=(write, device), name="checkpoint", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(write, device), name="checkpoint", daemon=True)
+        self._thread.start()
 
     def done(self) -> bool:
         """Return whether the save has finished, successfully or not, or has timed out."""
@@ -75,6 +77,7 @@ class BackgroundSave:
                 silent=True,
                 broken=True,
             )
+        join_answered(self._thread)
         error = self._answer.exception()
         behind = str(error) if isinstance(error, StaleAttemptError) else ""
         return Outcome(

@@ -23,6 +23,8 @@ CHUNK = 2**24
 """The bytes of one write."""
 AHEAD = 2**20
 """The bytes of one read."""
+END_SECONDS = 1.0
+"""How long the end of a thread is waited for that has given its answer."""
 
 
 class NoResponseError(Exception):
@@ -55,12 +57,22 @@ def run_with_timeout(seconds: float | None, act: Callable[[], T], meanwhile: Cal
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             answer.set_exception(error)
 
-    threading.Thread(target=run, name="store", daemon=True).start()
+    thread = threading.Thread(target=run, name="store", daemon=True)
+    thread.start()
     meanwhile()
     # Not `result(seconds)`: the operation may raise a TimeoutError of its own.
     if not wait([answer], seconds).done:
         raise NoResponseError
+    join_answered(thread)
     return answer.result()
+
+
+def join_answered(thread: threading.Thread) -> None:
+    """Wait for the end of a daemon thread that has given its answer. Call it before the process may exit.
+
+    The thread still drops its arguments. torch aborts a process whose thread frees a tensor while the interpreter exits.
+    """
+    thread.join(END_SECONDS)
 
 
 class Bound(Protocol):
