@@ -62,7 +62,7 @@ class Freed:
         self._freed = freed
 
     def __call__(self, *_: object) -> None:
-        # Until nobody else has it.
+        # Until no other thread has it.
         time.sleep(0.2)
 
     def __del__(self) -> None:
