@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing_extensions import override
 from tests.library.support.processes import run
 from tests.library.support.programs import started
 from trainyard_torch import CheckpointPolicy, Checkpoints, CheckpointSaveError, SaveInterval, StoreError, Tier
+from trainyard_torch.checkpoint import writer_process
 from trainyard_torch.checkpoint.staging import StagingBuffer
 from trainyard_torch.checkpoint.store import NoAnswerError
 from trainyard_torch.checkpoint.writer_process import WriterProcess
@@ -134,11 +136,22 @@ def sharded(folder: Path) -> tuple[list[float], bool, str]:
     checkpoints = Checkpoints(str(folder), policy=BY_PROCESS)
     checkpoints.load({"w": made})
     checkpoints.save(1, {"w": made}, wait=True)
+    asked, writer = threading.Event(), child(checkpoints)
     if dist.get_rank() == 1:
-        os.kill(child(checkpoints).pid, signal.SIGSTOP)
-    checkpoints.save(2, {"w": made})
+        os.kill(writer.pid, signal.SIGSTOP)
+    pickled = writer_process._pickled
+
+    def noted(value: object, staging: StagingBuffer) -> bytes:
+        asked.set()
+        return pickled(value, staging)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer_process, "_pickled", noted)
+        checkpoints.save(2, {"w": made})
+        # A writer that is lost before it is asked is replaced, and costs nothing.
+        assert asked.wait(60)
     if dist.get_rank() == 1:
-        child(checkpoints).kill()
+        writer.kill()
     error = ""
     try:
         checkpoints.close()
