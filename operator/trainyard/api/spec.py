@@ -27,6 +27,8 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
+RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
+"""The frameworks whose command or servers the agent starts."""
 SAME_SIZES = (
     "has(self.elastic.sizes) == has(oldSelf.value().elastic.sizes)"
     " && (!has(self.elastic.sizes) || self.elastic.sizes == oldSelf.value().elastic.sizes)"
@@ -201,13 +203,13 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    "!(self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']) || self.recovery.agent != 'none'",
+                    f"!({RUN_BY_AGENT}) || self.recovery.agent != 'none'",
                     "lightgbm, mpi, horovod, ray and flower need the agent; leave recovery.agent out, or set framework to none",
                     fieldPath=".recovery.agent",
                 ),
                 rule(
                     # An empty command is the entry point of the image, beside which nothing would start the servers.
-                    "!(self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower'])"
+                    f"!({RUN_BY_AGENT})"
                     " || (self.template.spec.containers[0].?command.orValue([]).size() > 0"
                     " && (!has(self.roles) || self.roles.all(each, !has(each.command) || each.command.size() > 0)))",
                     "with this framework the agent runs the command of the first container, or of the role; set command",

@@ -212,9 +212,7 @@ def _dashed(name: str) -> str:
 def _launch(command: Sequence[str]) -> Launch | None:
     """Return the launcher of a command with its options; None where there is none, or more than one."""
     in_shell = bool(command) and basename(command[0]) in SHELLS
-    words = [word for text in command for word in text.split()] if in_shell else list(command)
-    if not in_shell:
-        words = words[: _program(words)]
+    words = [word for text in command for word in text.split()] if in_shell else command[: _program(command)]
     at = [index for index, word in enumerate(words) if _name(word) in CHECKS]
     if not at or len({_name(words[index]) for index in at}) != len(at) or ":" in words:
         return None

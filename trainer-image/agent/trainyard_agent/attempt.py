@@ -295,12 +295,12 @@ class Attempt:
     def _start_failure(self, error: OSError, link: OperatorLink) -> Failure:
         # What has run in this container, or fails because something is missing for now, may run again, if not here.
         code = FAILED_CODE if self._group.has_run else UNSTARTABLE_CODES.get(error.errno, FAILED_CODE)
-        program = self._command.words[0]
-        fix = missing_fix(program) if error.errno == errno.ENOENT else ""
-        # What is missing then is none of the program.
-        reason = (
-            str(error.strerror) if isinstance(error, SetUpError) else f"cannot start {program}: {error.strerror}{fix}"
-        )
+        if isinstance(error, SetUpError):
+            reason = str(error.strerror)
+        else:
+            program = self._command.words[0]
+            fix = missing_fix(program) if error.errno == errno.ENOENT else ""
+            reason = f"cannot start {program}: {error.strerror}{fix}"
         self._log(reason)
         failure = Failure(code, write(Termination(Kind.NOT_STARTED, exit_code=code), reason), time.monotonic())
         link.report_failure(failure)

@@ -119,25 +119,19 @@ def _plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
-    for inner in _inside(tensor).values():
-        if isinstance(inner, torch.Tensor):
+    for name in tensor.__tensor_flatten__()[0]:
+        if isinstance(inner := getattr(tensor, name), torch.Tensor):
             yield from _plain_tensors(inner)
-
-
-def _inside(tensor: Any) -> dict[str, Any]:
-    """Return the attributes that a wrapper names as its parts: tensors, and from torch 2.15 on also others, such as a mesh."""
-    return {name: getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]}
 
 
 def _rebuilt(tensor: torch.Tensor, hosts: Iterator[torch.Tensor]) -> torch.Tensor:
     """Return the same kind of tensor around the next copies, in the order of `_plain_tensors`."""
     if not is_traceable_wrapper_subclass(tensor):
         return next(hosts)
-    inner = {
-        name: _rebuilt(value, hosts) if isinstance(value, torch.Tensor) else value
-        for name, value in _inside(tensor).items()
-    }
-    context = tensor.__tensor_flatten__()[1]
+    names, context = tensor.__tensor_flatten__()
+    # From torch 2.15 on, not only tensors: a DTensor names its mesh.
+    inner = {name: getattr(tensor, name) for name in names}
+    inner |= {name: _rebuilt(part, hosts) for name, part in inner.items() if isinstance(part, torch.Tensor)}
     made: torch.Tensor = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())
     return made
 
