@@ -16,13 +16,17 @@ VICTIM = 1
 LOG_OF_WORKER_0 = ("-l", f"trainyard.dev/job-name={JOB},trainyard.dev/index=0")
 KILL_AFTER_STEP = 60
 PATIENCE_SECONDS = 420
-# `kill -9` of the training process. The kernel shields the container's first process, the agent, from signals of its own
-# container: the agent sees a child die, as it would on a real fault.
 KILL = """
-import os, signal
+import os, re, signal, sys
 for pid in filter(str.isdecimal, os.listdir("/proc")):
-    if int(pid) != os.getpid() and b"train.py" in open(f"/proc/{pid}/cmdline", "rb").read():
+    words = open(f"/proc/{pid}/cmdline", "rb").read()
+    if int(pid) != os.getpid() and re.search(sys.argv[1].encode(), words) and not words.startswith(b"sh\\0"):
         os.kill(int(pid), signal.SIGKILL)
+"""
+"""`kill -9` of the processes whose command matches a pattern. Shells are spared.
+
+The kernel shields the container's first process, the agent, from signals of its own container. So the agent sees a child die, as it would
+on a real fault.
 """
 METRICS = ("trainyard_jobs{", "trainyard_restarts_total")
 
@@ -95,7 +99,7 @@ def _follow(cluster: Cluster) -> None:
 def _kill(cluster: Cluster) -> None:
     pod = f"{JOB}-worker-{VICTIM}-1"
     say(f"*** killing the training process of worker {VICTIM} (kubectl exec into pod {pod})")
-    cluster.kube("exec", pod, "--", "python3", "-c", KILL)
+    cluster.kube("exec", pod, "--", "python3", "-c", KILL, r"train\.py")
 
 
 def _verify(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import yaml
 
 from dev.demo.commands import DemoError
+from dev.demo.run import KILL
 from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
 from tests.cluster.recipe_jobs import FOLDER
 
@@ -19,14 +20,6 @@ ENDLESS = 1_000_000
 """Steps that no run of these tests completes."""
 MORE_STEPS = 200
 """Steps after the last fault, until the job completes."""
-KILL = """
-import os, re, signal
-for pid in filter(str.isdecimal, os.listdir("/proc")):
-    words = open(f"/proc/{pid}/cmdline", "rb").read()
-    if int(pid) != os.getpid() and re.search(rb"ARGUMENT[ \\0]", words) and not words.startswith(b"sh\\0"):
-        os.kill(int(pid), signal.SIGKILL)
-"""
-"""Kills processes that have an argument which ends with this word. Spaces separate those of a rank that started warm."""
 STEP = re.compile(r"\bstep (\d+) loss (\d+\.\d+)")
 RESUMED = re.compile(r"resuming from step (\d+)")
 
@@ -163,7 +156,9 @@ class Training:
 
     def kill(self, member: str, argument: str) -> None:
         """Kill the processes that have this argument, or one that ends with it. A shell is spared."""
-        self.kube.run("exec", self.pod(member), "--", "python3", "-c", KILL.replace("ARGUMENT", re.escape(argument)))
+        # Spaces separate the arguments of a rank that started warm.
+        pattern = rf"{re.escape(argument)}[ \0]"
+        self.kube.run("exec", self.pod(member), "--", "python3", "-c", KILL, pattern)
 
     def suspend(self) -> None:
         """Suspend the job, and wait until it has no pods."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch.nn import functional
 
 from dev.benchmarks.gpu.model import VOCABULARY, Gpt, emit, loss_of, seconds
 from trainyard_torch import Batches, Checkpoints, Loader, Loop, Precision, SampleOrder, compile_model, replicate, start
@@ -62,24 +62,18 @@ def formats() -> None:
             torch._dynamo.reset()  # noqa: SLF001 - the next model compiles again
 
 
-class Dropping(nn.Module):  # type: ignore[misc]  # torch is not at hand where types are checked
-    """A GPT whose inputs drop out, so that random numbers of the GPU count."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gpt, self.dropout = Gpt(512, 4), nn.Dropout(0.1)
-        self.gpt.tokens.register_forward_hook(lambda _layer, _inputs, values: self.dropout(values))
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
-        return self.gpt(tokens)
+def dropping() -> Gpt:
+    """Return a GPT whose inputs drop out, so that random numbers of the GPU count."""
+    model = Gpt(512, 4)
+    model.tokens.register_forward_hook(lambda _layer, _inputs, values: functional.dropout(values, 0.1))
+    return model
 
 
 def repeated(folder: Path, until: int, *, deterministic: bool) -> tuple[list[torch.Tensor], float]:
     """Train to a step, from the checkpoint in the folder if there is one. Returns the parameters, and seconds per step."""
     with start(seed=1, deterministic=deterministic) as training:
         precision = Precision("bf16", training.device)
-        model = replicate(Dropping().to(training.device), training.mesh)
+        model = replicate(dropping().to(training.device), training.mesh)
         optimizer = torch.optim.AdamW(model.parameters())
         tokens = torch.randint(VOCABULARY, (1024, 513), generator=torch.Generator().manual_seed(2))
         loop = Loop(
