@@ -92,7 +92,8 @@ def clone(paths: Paths, number: int) -> None:
     source = paths.seed / "containerd"
     environment = processes.marked_environment(paths)
     run("cp", "--archive", "--link", source, store, doing=f"cloning images for node {number}", env=environment)
-    for database in source.rglob("*.db"):
+    # Each plugin has its database in its own folder. Below it are the files of images, with databases of their own.
+    for database in source.glob("*/*.db"):
         copy = store / database.relative_to(source)
         copy.unlink()
         shutil.copyfile(database, copy)

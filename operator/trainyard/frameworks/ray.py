@@ -18,6 +18,8 @@ IDENTITY_VARIABLES = frozenset({"RAY_ADDRESS", "RANK", "WORLD_SIZE", "LOCAL_RANK
 """Set by the user they may not match the real group, which causes a warning."""
 LOOPBACK = "127.0.0.1"
 HEAD_INDEX = member_index(RoleName.HEAD, 0)
+EXIT_SECONDS = 10
+"""The part of the grace period, a third of it at most, in which Ray's processes exit after their node was drained."""
 
 
 def identity_variables(worker: Worker) -> list[Json]:
@@ -42,9 +44,15 @@ def identity_variables(worker: Worker) -> list[Json]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def tuning_variables(_worker: Worker, _container: Mapping[str, Any]) -> list[Json]:
-    """Return settings that are safe everywhere. Ray would send reports of its use to its authors."""
-    variables = {**PYTHON, "RAY_USAGE_STATS_ENABLED": "0"}
+def tuning_variables(worker: Worker, _container: Mapping[str, Any]) -> list[Json]:
+    """Return settings that are safe everywhere.
+
+    Ray would send reports of its use to its authors. It would drain the node of a deleted pod for 30 seconds, the default grace period.
+    Then it would be killed before it reports its end, and the driver would notice that late.
+    """
+    grace = worker.spec.grace_seconds
+    drain = grace - min(EXIT_SECONDS, -(-grace // 3))
+    variables = {**PYTHON, "RAY_USAGE_STATS_ENABLED": "0", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain)}
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 

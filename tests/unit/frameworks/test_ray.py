@@ -76,6 +76,13 @@ def test_use_is_not_reported_unless_the_user_wants() -> None:
     assert environment_of(member(1, own))["RAY_USAGE_STATS_ENABLED"] == "1"
 
 
+@pytest.mark.parametrize(("grace", "drain"), [(None, "20"), (600, "590"), (5, "3"), (1, "0"), (0, "0")])
+def test_deleted_pod_drains_and_then_exits(grace: int | None, drain: str) -> None:
+    made = member()
+    made.spec.template["spec"]["terminationGracePeriodSeconds"] = grace
+    assert environment_of(made)["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == drain
+
+
 def test_own_address_is_kept_and_named() -> None:
     own = member(1, {"env": [{"name": "RAY_ADDRESS", "value": "elsewhere:6379"}]})
     assert environment_of(own)["RAY_ADDRESS"] == "elsewhere:6379"

@@ -10,6 +10,7 @@ import pytest
 
 from dev.localcluster import images_seed, pause_image
 from dev.localcluster.errors import LocalClusterError
+from dev.localcluster.paths import Paths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +74,21 @@ def test_store_records_newest_version_of_each_archive(tmp_path: Path) -> None:
 def test_a_broken_record_counts_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / images_seed.RECORD).write_text(content)
     assert images_seed.recorded(tmp_path) == []
+
+
+def test_a_node_writes_only_to_databases_of_its_own(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    plugin = paths.seed / "containerd" / "plugin"
+    image = plugin / "snapshots" / "1"
+    image.mkdir(parents=True)
+    (plugin / "meta.db").write_bytes(b"1")
+    (image / "file").write_bytes(b"1")
+    (image / "dangling.db").symlink_to("missing")
+    (paths.seed / images_seed.RECORD).write_text("{}")
+
+    images_seed.clone(paths, 1)
+    own = paths.node(1) / "containerd" / "plugin"
+    assert (own / "snapshots" / "1" / "file").samefile(image / "file")
+    assert (own / "snapshots" / "1" / "dangling.db").is_symlink()
+    (own / "meta.db").write_bytes(b"2")
+    assert (plugin / "meta.db").read_bytes() == b"1"
