@@ -4,11 +4,14 @@ from typing import Final
 
 from typing_extensions import override
 
+from dev.benchmarks.frameworks.systems import MpiJob
 from dev.benchmarks.scale import peers
+from dev.benchmarks.scale.api import wait
 from dev.benchmarks.scale.fleet import NAMESPACE
 from dev.benchmarks.scale.systems.base import CRDS, HOST, METRICS_PORT, PROBE_PORT, Command, Ground, Installable
 
 METRICS: Final = f"http://{HOST}:{METRICS_PORT}/metrics"
+SERVED_SECONDS: Final = 30.0
 REQUESTS: Final = ("1000", "2000")
 """Requests per second to the API server, and in a burst: raised limits, so that they delay no recovery."""
 
@@ -50,9 +53,10 @@ class MpiOperator(Installable):
 
     @override
     def install(self, ground: Ground) -> None:
-        """Create the CRD."""
+        """Create the CRD, and wait until the API server serves it: its operator exits where it finds none."""
         crd = peers.build(peers.MPI_OPERATOR, ground.paths) / "kubeflow.org_mpijobs.yaml"
         ground.api.ensure(CRDS, crd.read_bytes())
+        wait(lambda: ground.api.exists(MpiJob.jobs_path), SERVED_SECONDS, "the API server does not serve MPIJobs")
 
     @override
     def command(self, ground: Ground) -> Command:
