@@ -188,15 +188,17 @@ class _ConnectionAcceptor:
 
     def _strangers(self) -> list[Stranger]:
         """Return the unauthenticated connections."""
+        # Most of the connections in these sets wait in a long poll: no set is made of them for each new connection.
         authenticated, receiving = self._authenticated.connections, self._authenticated.receiving
-        handled = self._authenticated.serving - receiving
+        serving = self._authenticated.serving
         self._accepted = {
             handler: stranger
             for handler, stranger in self._accepted.items()
             if handler.transport is not None and handler not in authenticated
         }
         for handler, stranger in self._accepted.items():
-            stranger.serving, stranger.receiving = handler in handled, handler in receiving
+            stranger.receiving = handler in receiving
+            stranger.serving = handler in serving and not stranger.receiving
         return [*self.handshakes.values(), *self._accepted.values()]
 
     async def _shake_hands(self, connection: socket.socket, address: str) -> None:
