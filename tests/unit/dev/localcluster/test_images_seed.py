@@ -76,7 +76,7 @@ def test_a_broken_record_counts_as_none(tmp_path: Path, content: str) -> None:
     assert images_seed.recorded(tmp_path) == []
 
 
-def test_a_node_writes_only_to_databases_of_its_own(tmp_path: Path) -> None:
+def test_a_node_has_databases_of_its_own(tmp_path: Path) -> None:
     paths = Paths(tmp_path)
     plugin = paths.seed / "containerd" / "plugin"
     image = plugin / "snapshots" / "1"
