@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
@@ -47,10 +47,12 @@ class AgentProcess:
 
     def kill(self) -> None:
         """Kill it with all its descendants, which would keep the pipes open."""
-        left = {self.process.pid, *descendants(self.process.pid)} if self.process.poll() is None else set()
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        left, agent = set[int](), self.process.pid
+        # Stopped first, they start no further processes meanwhile.
+        while self.process.poll() is None and (new := {agent, *descendants(agent)} - left):
+            _send(signal.SIGSTOP, new)
+            left |= new
+        _send(signal.SIGKILL, left)
         self.process.communicate(timeout=60)
 
     @property
@@ -96,6 +98,12 @@ def _running(
         yield made
     finally:
         made.kill()
+
+
+def _send(number: int, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def displayed(message: str) -> str:
