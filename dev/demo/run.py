@@ -18,16 +18,10 @@ KILL_AFTER_STEP = 60
 PATIENCE_SECONDS = 420
 KILL = """
 import os, re, signal, sys
-pattern = sys.argv[1].encode() if sys.argv[1:] else rb"train\\.py"
 for pid in filter(str.isdecimal, os.listdir("/proc")):
     words = open(f"/proc/{pid}/cmdline", "rb").read()
-    if int(pid) != os.getpid() and re.search(pattern, words) and not words.startswith(b"sh\\0"):
+    if int(pid) != os.getpid() and re.search(sys.argv[1].encode(), words) and not words.startswith(b"sh\\0"):
         os.kill(int(pid), signal.SIGKILL)
-"""
-"""`kill -9` of the processes whose command matches a pattern, `train.py` by default. Shells are spared.
-
-The kernel shields the container's first process, the agent, from signals of its own container. So the agent sees a child die, as it would
-on a real fault.
 """
 METRICS = ("trainyard_jobs{", "trainyard_restarts_total")
 
@@ -54,6 +48,15 @@ def train(cluster: Cluster) -> None:
     sys.stdout.write(cluster.kube("apply", "-f", "-", stdin=manifests))
     _follow(cluster)
     _verify(cluster)
+
+
+def kill(pattern: str) -> tuple[str, ...]:
+    """Return the command that kills, by SIGKILL in its container, the processes whose command matches a pattern. Shells are spared.
+
+    The kernel shields the container's first process, the agent, from signals of its own container. So the agent sees a child die, as it
+    would on a real fault.
+    """
+    return ("python3", "-c", KILL, pattern)
 
 
 def epilogue(cluster: Cluster) -> None:
@@ -100,7 +103,7 @@ def _follow(cluster: Cluster) -> None:
 def _kill(cluster: Cluster) -> None:
     pod = f"{JOB}-worker-{VICTIM}-1"
     say(f"*** killing the training process of worker {VICTIM} (kubectl exec into pod {pod})")
-    cluster.kube("exec", pod, "--", "python3", "-c", KILL)
+    cluster.kube("exec", pod, "--", *kill(r"train\.py"))
 
 
 def _verify(cluster: Cluster) -> None:

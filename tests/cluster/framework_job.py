@@ -10,7 +10,7 @@ from typing import TypeVar
 import yaml
 
 from dev.demo.commands import DemoError
-from dev.demo.run import KILL
+from dev.demo.run import kill
 from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
 from tests.cluster.recipe_jobs import FOLDER
 
@@ -157,8 +157,7 @@ class Training:
     def kill(self, member: str, argument: str) -> None:
         """Kill the processes that have this argument, or one that ends with it. A shell is spared."""
         # Spaces separate the arguments of a rank that started warm.
-        pattern = rf"{re.escape(argument)}[ \0]"
-        self.kube.run("exec", self.pod(member), "--", "python3", "-c", KILL, pattern)
+        self.kube.run("exec", self.pod(member), "--", *kill(rf"{re.escape(argument)}[ \0]"))
 
     def suspend(self) -> None:
         """Suspend the job, and wait until it has no pods."""

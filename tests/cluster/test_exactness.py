@@ -9,7 +9,7 @@ import pytest
 
 from dev.demo import install
 from dev.demo.commands import Cluster
-from dev.demo.run import KILL
+from dev.demo.run import kill
 from dev.demo.target import ROOT
 from tests.cluster.kube import Json, Kube, job, main_container
 from tests.cluster.training_log import weights
@@ -75,7 +75,7 @@ def begun(kube: Kube, name: str, folder: Path, *, after: int = HIT_AFTER) -> Non
 
 def test_recovery_reproduces_losses_and_weights_exactly(kube: Kube, calm: str, tmp_path: Path) -> None:
     begun(kube, "hit", tmp_path)
-    kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL)
+    kube.run("exec", "hit-worker-1-1", "--", *kill(r"train\.py"))
     status = kube.wait_phase("hit", "Complete", 180)
     assert status["restarts"]["failures"] == 1
     whole = kube.run("logs", "hit-worker-0-1")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dev.demo.run import KILL
+from dev.demo.run import kill
 from tests.cluster.kube import Json, Kube, job, main_container
 from tests.cluster.training_log import weights
 
@@ -48,7 +48,7 @@ def test_killed_process_and_lost_pod_leave_weights_unchanged(kube: Kube, tmp_pat
     kube.wait_phase("hit", "Running", 60)
     kube.until(lambda: "prepared warm start" in kube.run("logs", "hit-worker-0-1"), 60, "a warm start to be prepared")
     kube.until(lambda: reached(25), 120, "some steps")
-    kube.run("exec", "hit-worker-1-1", "--", "python3", "-c", KILL.replace("train.py", PROGRAM.name))
+    kube.run("exec", "hit-worker-1-1", "--", *kill(re.escape(PROGRAM.name)))
     kube.until(lambda: reached(60), 120, "more steps")
     kube.run("delete", "pod", "hit-worker-2-1", "--wait=false")
     status = kube.wait_phase("hit", "Complete", 180)

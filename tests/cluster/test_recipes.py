@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dev.demo.run import KILL
+from dev.demo.run import kill
 from tests.cluster.kube import Json, Kube, main_container, train_on_cpus
 from tests.cluster.recipe_jobs import FOLDER, load
 
@@ -215,7 +215,7 @@ def inject(kube: Kube, recipe: Recipe) -> None:
     words = main_container(manifest(recipe))["command"]
     own = next((Path(word).name for word in words if word.endswith(".py")), "")
     program = {Fault.KILL_RAY: "raylet", Fault.KILL_CLIENT: "flower-supernode"}.get(recipe.fault or Fault.KILL, own)
-    kube.run("exec", pod, "--", "python3", "-c", KILL.replace("train.py", program))
+    kube.run("exec", pod, "--", *kill(re.escape(program)))
     workers = partial(role, kube, recipe.name, "worker")
     if recipe.fault is Fault.KILL_CLIENT:
         kube.until(lambda: workers()["restarts"] == 1, 60, "the container of the client to be restarted")
