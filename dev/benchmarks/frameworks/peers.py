@@ -4,14 +4,11 @@ from typing import Final
 
 from typing_extensions import override
 
-from dev.benchmarks.frameworks.systems import MpiJob
 from dev.benchmarks.scale import peers
-from dev.benchmarks.scale.api import wait
 from dev.benchmarks.scale.fleet import NAMESPACE
-from dev.benchmarks.scale.systems.base import CRDS, HOST, METRICS_PORT, PROBE_PORT, Command, Ground, Installable
+from dev.benchmarks.scale.systems.base import HOST, METRICS_PORT, PROBE_PORT, Command, Ground, Installable
 
 METRICS: Final = f"http://{HOST}:{METRICS_PORT}/metrics"
-SERVED_SECONDS: Final = 30.0
 REQUESTS: Final = ("1000", "2000")
 """Requests per second to the API server, and in a burst: raised limits, so that they delay no recovery."""
 
@@ -26,7 +23,7 @@ class KubeRay(Installable):
         """Create the CRDs: its manager watches all three kinds."""
         folder = peers.build(peers.KUBERAY, ground.paths)
         for kind in ("rayclusters", "rayjobs", "rayservices"):
-            ground.api.ensure(CRDS, (folder / f"ray.io_{kind}.yaml").read_bytes())
+            ground.define((folder / f"ray.io_{kind}.yaml").read_bytes())
 
     @override
     def command(self, ground: Ground) -> Command:
@@ -53,10 +50,9 @@ class MpiOperator(Installable):
 
     @override
     def install(self, ground: Ground) -> None:
-        """Create the CRD, and wait until the API server serves it: its operator exits where it finds none."""
+        """Create the CRD."""
         crd = peers.build(peers.MPI_OPERATOR, ground.paths) / "kubeflow.org_mpijobs.yaml"
-        ground.api.ensure(CRDS, crd.read_bytes())
-        wait(lambda: ground.api.exists(MpiJob.jobs_path), SERVED_SECONDS, "the API server does not serve MPIJobs")
+        ground.define(crd.read_bytes())
 
     @override
     def command(self, ground: Ground) -> Command:

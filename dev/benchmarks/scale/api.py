@@ -73,8 +73,8 @@ class Api:
             raise BenchmarkError(f"{method} {path}: {status} {answer[:300]}")
         return dict(json.loads(answer))
 
-    def ensure(self, path: str, body: Mapping[str, Any] | bytes) -> None:
-        """Create an object from JSON or YAML text, unless it exists.
+    def ensure(self, path: str, body: Mapping[str, Any] | bytes) -> dict[str, Any] | None:
+        """Create an object from JSON or YAML text, and return it; None if it exists.
 
         Raises:
             BenchmarkError: the server refuses it.
@@ -83,6 +83,7 @@ class Api:
         status, answer = self.text("POST", path, text, YAML if isinstance(body, bytes) else JSON)
         if status not in {HTTPStatus.CREATED, HTTPStatus.CONFLICT}:
             raise BenchmarkError(f"POST {path}: {status} {answer[:300]}")
+        return json.loads(answer) if status == HTTPStatus.CREATED else None
 
     def exists(self, path: str) -> bool:
         """Return whether the path exists."""

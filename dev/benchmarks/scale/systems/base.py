@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from dev.benchmarks.scale.api import Api
+from dev.benchmarks.scale.api import Api, wait
 from dev.benchmarks.scale.fleet import NAMESPACE, Fleet
 from dev.localcluster.paths import Paths
 
@@ -19,6 +19,7 @@ METRICS_PORT: Final = 22401
 PROBE_PORT: Final = 22402
 WEBHOOK_PORT: Final = 22403
 CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SERVED_SECONDS: Final = 30.0
 PODS_PATH: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
@@ -30,6 +31,15 @@ class Ground:
     api: Api
     folder: Path
     """For files of a run."""
+
+    def define(self, definition: Mapping[str, Any] | bytes) -> None:
+        """Create a CRD, unless it exists, and wait until the API server serves it: some operators exit where they find none."""
+        if (made := self.api.ensure(CRDS, definition)) is None:
+            return
+        spec = made["spec"]
+        version = next(each["name"] for each in spec["versions"] if each["served"])
+        path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+        wait(lambda: self.api.exists(path), SERVED_SECONDS, f"the API server does not serve {path}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from typing_extensions import override
 from dev.benchmarks.scale import peers
 from dev.benchmarks.scale.fleet import NAMESPACE, Fleet
 from dev.benchmarks.scale.systems.base import (
-    CRDS,
     HOST,
     METRICS_PORT,
     PROBE_PORT,
@@ -54,7 +53,7 @@ class JobSet(System):
     def install(self, ground: Ground) -> None:
         """The CRD, and somebody who may read the metrics."""
         crd = peers.build(peers.JOBSET, ground.paths) / "jobset.x-k8s.io_jobsets.yaml"
-        ground.api.ensure(CRDS, crd.read_bytes())
+        ground.define(crd.read_bytes())
         ground.api.ensure(f"{RBAC}/clusterroles", _role())
         ground.api.ensure(f"{RBAC}/clusterrolebindings", _binding())
         ground.api.ensure(

@@ -6,7 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from dev.benchmarks.scale.fleet import NAMESPACE, Fleet
-from dev.benchmarks.scale.systems.base import CRDS, PODS_PATH, Ground, Json, Post, System, pod_template
+from dev.benchmarks.scale.systems.base import PODS_PATH, Ground, Json, Post, System, pod_template
 from dev.benchmarks.scale.systems.trainyard import JOBS, training_job
 from trainyard.api.crd import custom_resource_definition
 from trainyard.api.spec import TrainingJobSpec
@@ -49,7 +49,7 @@ class RawWithJobs(Raw):
     @override
     def install(self, ground: Ground) -> None:
         """The CRD."""
-        ground.api.ensure(CRDS, custom_resource_definition())
+        ground.define(custom_resource_definition())
 
     @override
     def load(self, fleet: Fleet) -> list[Post]:

@@ -14,7 +14,6 @@ from typing_extensions import override
 from dev.benchmarks.scale import peers
 from dev.benchmarks.scale.fleet import NAMESPACE, Fleet
 from dev.benchmarks.scale.systems.base import (
-    CRDS,
     HOST,
     METRICS_PORT,
     PROBE_PORT,
@@ -52,7 +51,7 @@ class TrainingOperator(System):
     def install(self, ground: Ground) -> None:
         """The CRD, and what the rotator wants."""
         crd = peers.build(peers.TRAINING_OPERATOR, ground.paths) / f"kubeflow.org_{self._kind}s.yaml"
-        ground.api.ensure(CRDS, crd.read_bytes())
+        ground.define(crd.read_bytes())
         ground.api.ensure("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": OWN_NAMESPACE}})
         secret = {"kind": "Secret", "metadata": {"name": "training-operator-webhook-cert"}}
         ground.api.ensure(f"/api/v1/namespaces/{OWN_NAMESPACE}/secrets", secret)

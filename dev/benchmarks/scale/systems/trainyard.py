@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from dev.benchmarks.scale.fleet import NAMESPACE, Fleet
 from dev.benchmarks.scale.systems.base import (
-    CRDS,
     HOST,
     METRICS_PORT,
     Command,
@@ -35,7 +34,7 @@ class Trainyard(System):
     @override
     def install(self, ground: Ground) -> None:
         """The CRD."""
-        ground.api.ensure(CRDS, custom_resource_definition())
+        ground.define(custom_resource_definition())
 
     @override
     def command(self, ground: Ground) -> Command:
