@@ -45,13 +45,12 @@ def test_pictures_on_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("framework", "shorter", "longer", "result", "least", "most"),
     [
-        pytest.param(
-            "accelerate", ("--steps", "40"), ("--steps", "200"), r"([\d.]+)% of signals", 90, 100, id="accelerate"
-        ),
-        pytest.param("transformers", ("--steps", "40"), (), r"a loss of ([\d.]+) on", 0, 0.5, id="transformers"),
-        pytest.param("lightning", ("--epochs", "4"), (), r"([\d.]+)% of points", 90, 100, id="lightning"),
-        pytest.param("jax", ("--steps", "100"), (), r"mean error of ([\d.]+)", 0, 0.1, id="jax"),
+        ("accelerate", ("--steps", "40"), ("--steps", "200"), r"([\d.]+)% of signals", 90, 100),
+        ("transformers", ("--steps", "40"), (), r"a loss of ([\d.]+) on", 0, 0.5),
+        ("lightning", ("--epochs", "4"), (), r"([\d.]+)% of points", 90, 100),
+        ("jax", ("--steps", "100"), (), r"mean error of ([\d.]+)", 0, 0.1),
     ],
+    ids=["accelerate", "transformers", "lightning", "jax"],
 )
 def test_frameworks_resume_on_a_gpu(
     tmp_path: Path,

@@ -51,7 +51,7 @@ def tuning_variables(worker: Worker, _container: Mapping[str, Any]) -> list[Json
     Then it would be killed before it reports its end, and the driver would notice that late.
     """
     grace = worker.spec.grace_seconds
-    drain = grace - min(EXIT_SECONDS, -(-grace // 3))
+    drain = max(grace - EXIT_SECONDS, 2 * grace // 3)
     variables = {**PYTHON, "RAY_USAGE_STATS_ENABLED": "0", "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(drain)}
     return [{"name": name, "value": value} for name, value in variables.items()]
 
