@@ -11,6 +11,7 @@ from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
+from trainyard.api.scheduling import Scheduling
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -27,6 +28,7 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
+QUEUE = "(has(self.scheduling) && has(self.scheduling.queue) ? self.scheduling.queue : '')"
 RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
 """The frameworks whose command or servers the agent starts."""
 SAME_SIZES = (
@@ -170,11 +172,13 @@ class Lifecycle(Model):
     """When the job starts, stops and is deleted."""
 
     suspend: bool = False
-    """While true, the job has no pods. Once false again, it resumes with a new attempt. Queues such as Kueue set it."""
+    """While true, the job has no pods. Once false again, it resumes with a new attempt. A queue does not set it: see `scheduling.queue`."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
-    """Seconds that the job may be active, in all attempts together, without suspensions. After that the job fails."""
+    """Seconds that the job may be active, in all attempts together, without suspensions and without the time in a queue. After that
+    the job fails."""
     startup_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
-    """Seconds that an attempt may take until all its workers run (queueing, image pull). After that the job fails."""
+    """Seconds that an attempt may take until all its workers run (scheduling, image pull). The time in a queue does not
+    count. After that the job fails."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=YEAR)
     """Seconds after completion after which the TrainingJob and all its objects are deleted. Not set: never."""
     clean_pods: CleanPods = CleanPods.RUNNING
@@ -328,6 +332,13 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
+                    f"{QUEUE} == {QUEUE.replace('self', 'oldSelf')}"
+                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "scheduling.queue can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".scheduling",
+                    reason="FieldValueForbidden",
+                ),
+                rule(
                     # Half of a group with the agent and half without it would not find each other.
                     "self.recovery.agent == oldSelf.recovery.agent || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
                     "recovery.agent can be changed only while the job is suspended; set lifecycle.suspend to true first",
@@ -382,6 +393,8 @@ class TrainingJobSpec(Model):
     Not set: all ranks are data parallel."""
     network: Network = Network()
     """How workers reach each other."""
+    scheduling: Scheduling = Scheduling()
+    """When and where the pods start."""
     recovery: Recovery = Recovery()
     """What happens when workers fail."""
     lifecycle: Lifecycle = Lifecycle()

@@ -10,6 +10,7 @@ from typing_extensions import override
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.internal_status import (
     MAX_REASON_LENGTH,
+    Admission,
     Backoff,
     CoordinatedStop,
     CountedProcesses,
@@ -39,6 +40,7 @@ MAX_SUSPECT_NODES = 16
 class Phase(StrEnum):
     """The state of the job in one word, derived from the conditions, for people."""
 
+    QUEUED = "Queued"
     PENDING = "Pending"
     RUNNING = "Running"
     RESTARTING = "Restarting"
@@ -129,7 +131,7 @@ class TrainingJobStatus(Model):
         default=[],
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Scheduled, Running, Restarting, Suspended, Stalled, Complete and Failed describe the job. Resizing: workers are joining, and what
+    """Scheduled, Running, Restarting, Queued, Suspended, Stalled, Complete and Failed describe the job. Resizing: workers are joining, and what
     they wait for. ScalingLimited: `replicas` is a size that is not allowed. AgentInjected: whether the agent runs in the workers, and
     why not. Straggling: some ranks are slower than the others. HangSuspected: no rank does anything. HangDetectionLimited: the program
     does not report progress. FailureHidden: a rank failed, but its command exited with code 0. GroupSplit: the ranks formed several
@@ -314,6 +316,16 @@ class TrainingJobStatus(Model):
         return self.holds(ConditionType.SUSPENDED)
 
     @property
+    def queued(self) -> bool:
+        """Whether the job is held by its queue: it has no pods until it is admitted."""
+        return self.holds(ConditionType.QUEUED)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the job is to have no pods for now: the user has suspended it, or its queue holds it."""
+        return self.suspended or self.queued
+
+    @property
     def finished(self) -> bool:
         """Whether the job has finished. This is final: the operator creates nothing for it any more."""
         return self.holds(ConditionType.COMPLETE) or self.holds(ConditionType.FAILED)
@@ -356,6 +368,7 @@ class StatusChanges(TypedDict, total=False):
     launched_attempt: int
     succeeded: Succeeded | None
     attempt_start_time: datetime | None
+    admission: Admission | None
     active_since: datetime | None
     active_seconds: int
     backoff: Backoff

@@ -23,6 +23,7 @@ from trainyard.controller.reconcile.executor import Executor
 from trainyard.controller.reconcile.pod_events import PodEvents
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.status_pace import StatusPace
+from trainyard.controller.reconcile.workloads import Workloads
 from trainyard.domain.state.accelerators import ACCELERATORS
 from trainyard.engine.leader import NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
@@ -50,7 +51,7 @@ def assemble(
     if elector is not None:
         session.permit = elector.permit
         ElectionMetrics(elector, registry)
-    caches = Caches.empty(settings.namespaces, {**ACCELERATORS, **settings.accelerators})
+    caches = Caches.empty(settings.namespaces, {**ACCELERATORS, **settings.accelerators}, kueue=settings.kueue)
     queue: WorkQueue[str] = WorkQueue(observer=metrics.observer)
     scopes = [
         WatchScope(session, namespace, cache, queue, settings.relist_seconds)
@@ -69,6 +70,7 @@ def assemble(
     )
     pace = StatusPace(time.monotonic)
     restart_support = ContainerRestartSupport(writer)
+    workloads = Workloads(writer, tracker, caches, session.clock.whole_second) if settings.kueue else None
     reconciler = Reconciler(
         caches=caches,
         executor=Executor(
@@ -80,6 +82,7 @@ def assemble(
             lambda: coordinator_endpoint(settings, coordinator),
             _job_peers(settings),
             PodMetadata().overridden(settings.worker_labels, settings.worker_annotations),
+            workloads=workloads,
         ),
         writer=writer,
         tracker=tracker,
@@ -90,6 +93,7 @@ def assemble(
         progress_store=coordinator.progress_store if coordinator else None,
         agent_registry=coordinator.agent_registry if coordinator else None,
         pod_events=PodEvents(session, time.monotonic),
+        workloads=workloads,
     )
     loop = ReconcileLoop(
         queue,

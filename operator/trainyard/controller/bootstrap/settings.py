@@ -84,6 +84,8 @@ class Settings(BaseSettings):
     """More labels of all workers, as a JSON object. A value in a job's template replaces them."""
     worker_annotations: Annotated[dict[QualifiedName, str], NoDecode] = {}
     """More annotations of all workers, as a JSON object. A value in a job's template replaces them."""
+    kueue: bool = False
+    """Whether jobs may wait in queues of Kueue. Needs the permissions of `kueue.enabled` of the chart."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)

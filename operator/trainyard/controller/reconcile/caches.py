@@ -1,16 +1,24 @@
 """The operator's view of the cluster. No I/O: scopes write the caches, reconciles read them between awaits."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
+from trainyard.controller.reconcile.resources import (
+    JobRecord,
+    ServiceRecord,
+    pod_record,
+    service_record,
+    workload_record,
+)
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, WorkerReport
-from trainyard.kube.resource import PODS, Resource
+from trainyard.domain.state.workload import Queueing, WorkloadView
+from trainyard.kube.resource import PODS, WORKLOADS, Resource
 from trainyard.kube.store import Store
 
 REMOVED = "removed pods"
@@ -30,6 +38,10 @@ class Cache:
     accelerators: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
     """How the processes of workers are counted."""
     services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
+    workloads: Store[WorkloadView, str] = field(default_factory=lambda: Store(lambda workload: workload.job_uid))
+    """Empty where the operator is installed without Kueue."""
+    workloads_listed: asyncio.Event | None = None
+    """Set once all Workloads have been listed; None: the operator is installed without Kueue."""
 
     def snapshot(
         self,
@@ -59,21 +71,31 @@ class Cache:
             agent=agent,
             reports=reports,
             agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
+            queueing=self._queueing(job) if view.queue or self.workloads.count(job.uid) else None,
             coordinator_up_since=agent_registry.since_for([pod.ip for pod in pods]) if agent_registry else None,
         )
+
+    def _queueing(self, job: JobRecord) -> Queueing | None:
+        """Return what is known of the job's queue; None where the operator is installed without Kueue."""
+        if self.workloads_listed is None:
+            return None
+        own = [each for each in self.workloads.of(job.uid) if each.namespace == job.namespace]
+        return Queueing(own, readable=self.workloads_listed.is_set())
 
     def pods_of(self, job: JobView) -> tuple[PodView, ...]:
         """Return the pods of a job, in its own namespace alone."""
         return tuple(pod for pod in self.pods.of(job.uid) if pod.namespace == job.namespace)
 
     def add_found(self, resource: Resource, raw: Mapping[str, Any]) -> bool:
-        """Add a pod or a Service that exists and was unknown. Returns whether it is known now and was not before.
+        """Add a pod, a Service or a Workload that exists and was unknown. Returns whether it is known now and was not before.
 
         This makes up for a lost event. An object without our label stays unknown.
         """
         try:
             if resource == PODS:
                 return bool(self.pods.record_found(pod_record(raw)))
+            if resource == WORKLOADS:
+                return bool(self.workloads.record_found(workload_record(raw)))
             return bool(self.services.record_found(service_record(raw)))
         except (KeyError, ValueError):
             return False
@@ -85,12 +107,21 @@ class Cache:
         with suppress(KeyError, ValueError):
             self.pods.record_created(pod_record(raw))
 
+    def add_created_workload(self, raw: Mapping[str, Any]) -> None:
+        """Add a Workload that this process has created. A lost event must not let it be created twice."""
+        with suppress(KeyError, ValueError):
+            self.workloads.record_created(workload_record(raw))
+
     def newest_versions(self) -> dict[str, int]:
         """Return the newest known resource version of each kind that a job owns."""
-        return {"pods": self.pods.seen, "services": self.services.seen}
+        versions = {"pods": self.pods.seen, "services": self.services.seen}
+        return versions if self.workloads_listed is None else {**versions, WORKLOADS.plural: self.workloads.seen}
 
     def is_deleting(self, resource: str, uid: str) -> bool:
         """Return whether the cache shows this object as being deleted, or not at all."""
+        if resource == WORKLOADS.plural:
+            workload = self.workloads.get(uid)
+            return workload is None or workload.deleting
         if resource not in {"pods", REMOVED}:
             return True
         pod = self.pods.get(uid)
@@ -104,9 +135,16 @@ class Caches:
     by_namespace: Mapping[str | None, Cache]
 
     @classmethod
-    def empty(cls, namespaces: Iterable[str] = (), accelerators: AcceleratorTable = ACCELERATORS) -> "Caches":
-        """Return empty caches of these namespaces, or of all if none is given."""
-        return cls({namespace: Cache(accelerators=accelerators) for namespace in tuple(namespaces) or (None,)})
+    def empty(
+        cls, namespaces: Iterable[str] = (), accelerators: AcceleratorTable = ACCELERATORS, *, kueue: bool = False
+    ) -> "Caches":
+        """Return empty caches of these namespaces, or of all if none is given. `kueue`: with Kueue's Workloads."""
+        return cls(
+            {
+                namespace: Cache(accelerators=accelerators, workloads_listed=asyncio.Event() if kueue else None)
+                for namespace in tuple(namespaces) or (None,)
+            }
+        )
 
     def of(self, namespace: str) -> Cache:
         """Return the cache that holds the objects of this namespace."""

@@ -14,15 +14,20 @@ from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.refusals import InvalidTemplateError, NameConflictError, name_taken, to_refusal
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
+from trainyard.controller.reconcile.workloads import QueueRefusedError, Workloads
 from trainyard.domain.decisions import (
     Action,
+    ChangeWorkload,
     CreateService,
     CreateWorker,
+    CreateWorkload,
     DeleteJob,
     DeletePod,
+    DeleteWorkload,
     Plan,
     RemovePod,
     StopPod,
+    WorkloadAction,
 )
 from trainyard.domain.state.observe import owner_uid
 from trainyard.domain.state.snapshot import JobView
@@ -37,7 +42,8 @@ from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
-from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
+from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, WORKLOADS, Resource
+from trainyard.scheduling.admission import with_admission
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +81,8 @@ class Executor:
     """
     pod_metadata: PodMetadata = field(default_factory=PodMetadata)
     """The labels and annotations of workers that the user may replace."""
+    workloads: Workloads | None = None
+    """The requests about Workloads; None: the operator is installed without Kueue."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
 
@@ -91,6 +99,8 @@ class Executor:
                 outcomes = await slow_start(calls, limit=MAX_PARALLEL_REQUESTS)
             except NameConflictError as error:
                 return ExecutionResult(name_taken(error), changed)
+            except QueueRefusedError as error:
+                return ExecutionResult(Refusal(error.reason, error.message), changed)
             except InvalidTemplateError as error:
                 return ExecutionResult(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
             changed |= any(isinstance(o, Done) and o.value for o in outcomes)
@@ -122,7 +132,12 @@ class Executor:
 
     def _calls(self, job: JobView, plan: Plan) -> Iterator[tuple[Resource | None, list[Callable[[], Awaitable[bool]]]]]:
         """Yield groups of calls that may run in parallel, each with the kind of object that it creates."""
-        groups = ((SERVICES, (CreateService,)), (None, (DeletePod, StopPod, DeleteJob)), (PODS, (CreateWorker,)))
+        groups: tuple[tuple[Resource | None, tuple[type[Action], ...]], ...] = (
+            (SERVICES, (CreateService,)),
+            (None, (DeletePod, StopPod, DeleteJob)),
+            (WORKLOADS, (CreateWorkload, ChangeWorkload, DeleteWorkload)),
+            (PODS, (CreateWorker,)),
+        )
         for makes, kinds in groups:
             calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
             if not calls:
@@ -146,11 +161,30 @@ class Executor:
                 return lambda: self._delete(job, TRAINING_JOBS, job.name, job.uid, reason)
             case RemovePod(name, uid):
                 return lambda: self._remove(job, name, uid)
+            case CreateWorkload() | ChangeWorkload() | DeleteWorkload():
+                return lambda: self._work_on(job, action)
             case _:
                 assert_never(action)
 
+    async def _work_on(self, job: JobView, action: WorkloadAction) -> bool:
+        if self.workloads is None:
+            return False
+        match action:
+            case CreateWorkload():
+                manifest = await self.workloads.manifest(job, action, self._pod_of)
+                return await self._create(job, WORKLOADS, manifest)
+            case ChangeWorkload():
+                return await self.workloads.change(job, action, self._pod_of)
+            case DeleteWorkload(name, uid):
+                return await self._delete(job, WORKLOADS, name, uid, Reason.WORKLOAD_REPLACED)
+            case _:
+                assert_never(action)
+
+    def _pod_of(self, worker: Worker) -> dict[str, Any]:
+        return _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata)
+
     async def _create_worker(self, job: JobView, worker: Worker) -> bool:
-        plain = _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata)
+        plain = with_admission(worker, self._pod_of(worker))
         manifest = await self.restart_support.with_supported_rule(job.namespace, plain)
         try:
             return await self._create(job, PODS, manifest)
@@ -168,6 +202,8 @@ class Executor:
         elif resource == PODS:
             # The response has metadata only.
             cache.add_created({**manifest, "metadata": found["metadata"]})
+        elif resource == WORKLOADS:
+            cache.add_created_workload({**manifest, "metadata": found["metadata"]})
         self.tracker.wrote(job.uid, resource.plural, int(found["metadata"]["resourceVersion"]))
         return new
 

@@ -9,7 +9,19 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from trainyard.api.constants import ANNOTATION_DUMP_STACKS, CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
+from trainyard.api.constants import (
+    ANNOTATION_DUMP_STACKS,
+    CONTROLLER_NAME,
+    GROUP,
+    KIND,
+    LABEL_JOB_UID,
+    LABEL_MAX_EXECUTION,
+    LABEL_QUEUE,
+    LABEL_QUEUE_PRIORITY,
+    PLURAL,
+    PROVISIONING_PREFIX,
+    VERSION,
+)
 from trainyard.api.progress import Goodput, Progress
 from trainyard.api.roles import member_index
 from trainyard.api.spec import Framework
@@ -21,12 +33,15 @@ from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.observe import job_view, owner, pod_view
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import PodView
+from trainyard.domain.state.workload import WorkloadView, workload_view
 from trainyard.kube.events import ObjectReference
 from trainyard.kube.resource import Resource
 
 TRAINING_JOBS = Resource(GROUP, VERSION, PLURAL, KIND)
 KEPT_METADATA = ("uid", "resourceVersion", "namespace", "name", "generation", "deletionTimestamp")
 """The metadata fields that are kept."""
+KEPT_LABELS = (LABEL_QUEUE, LABEL_QUEUE_PRIORITY, LABEL_MAX_EXECUTION)
+"""The labels that are kept: what the job asks of a queue."""
 NO_RESTARTS = Restarts()
 PARSED_JOBS = 64
 """How many parsed jobs are kept."""
@@ -123,9 +138,12 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
     """Parse a TrainingJob, whatever is in it. Never raises for an invalid spec or status."""
     # kopf's mappings are no dictionaries, and most metadata fields are not needed.
     metadata = {key: raw["metadata"][key] for key in KEPT_METADATA if key in raw["metadata"]}
-    request = (raw["metadata"].get("annotations") or {}).get(ANNOTATION_DUMP_STACKS)
-    if request:
-        metadata["annotations"] = {ANNOTATION_DUMP_STACKS: request}
+    annotations, labels = raw["metadata"].get("annotations") or {}, raw["metadata"].get("labels") or {}
+    kept = {name: value for name, value in annotations.items() if _is_kept(name) and value}
+    if kept:
+        metadata["annotations"] = kept
+    if queue := {name: labels[name] for name in KEPT_LABELS if labels.get(name)}:
+        metadata["labels"] = queue
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
     spec_text = orjson.dumps(spec)
     spec_bytes = len(spec_text)
@@ -156,6 +174,10 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
         short = _text(metadata, orjson.dumps(_without_template(spec)), status)
         record = replace(record, text=short, without_template=True)
     return _with_summary(record, view)
+
+
+def _is_kept(annotation: str) -> bool:
+    return annotation == ANNOTATION_DUMP_STACKS or annotation.startswith(PROVISIONING_PREFIX)
 
 
 def _text(metadata: Mapping[str, Any], spec_text: bytes, status: Mapping[str, Any]) -> bytes:
@@ -246,6 +268,12 @@ def service_record(raw: Mapping[str, Any]) -> ServiceRecord:
     metadata = raw["metadata"]
     version = int(metadata["resourceVersion"])
     return ServiceRecord(metadata["uid"], metadata["namespace"], version, metadata["labels"][LABEL_JOB_UID])
+
+
+def workload_record(raw: Mapping[str, Any]) -> WorkloadView:
+    """Parse a Workload with our label. Raises KeyError or ValueError if no job owns it."""
+    _check_owner(raw)
+    return workload_view(raw)
 
 
 def _check_owner(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
 from trainyard.domain.state.roles import role_members, role_of, rule_of, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
+from trainyard.domain.state.workload import Queueing, QueueRequest
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class JobView:
     auto_processes: ProcessCount | None = None
     """What `processesPerReplica: auto` means, which `spec` has as a number; None where the user set the number."""
 
+    queue: QueueRequest | None = None
+    """What it asks of a queue; None: it has none."""
     group_hash: str = ""
     """The template hash of the whole job, where `spec` has the template of a role; empty where it has that of the workers."""
     accelerators: int = 0
@@ -165,6 +168,8 @@ class Snapshot:
     """The agents that have connected, by the UID of their pod."""
     coordinator_up_since: datetime | None = None
     """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
+    queueing: Queueing | None = None
+    """What is known of its queue; None: the operator was installed without queues."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
 
@@ -290,8 +295,8 @@ class Snapshot:
 
     @cached_property
     def unused(self) -> Sequence[PodView]:
-        """The pods that nothing needs any more: all of a job that ends or is suspended, else old and terminating joining ones."""
+        """The pods that nothing needs any more: all of a job that ends or is at rest, else old and terminating joining ones."""
         status = self.job.status
-        if self.job.deleting or status.finished or status.suspended:
+        if self.job.deleting or status.finished or status.at_rest:
             return self.pods
         return (*self.old, *(p for p in self.joining if p.deletion_time))
