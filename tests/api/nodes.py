@@ -56,6 +56,9 @@ class Namespace:
     def job(self, name: str) -> Json:
         return self.plane.find(self._jobs(name))
 
+    def jobs(self) -> list[Json]:
+        return list(self.plane.call("GET", self._jobs())["items"])
+
     def status(self, name: str = "job") -> Json:
         return dict(self.job(name).get("status") or {})
 

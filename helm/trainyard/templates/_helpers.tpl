@@ -109,6 +109,16 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
   resources: [networkpolicies]
   verbs: [get, create]
 {{- end }}
+{{- if .Values.kueue.enabled }}
+# The Workload of each job in a queue. patch: its queue and its finalizer (Kueue's own), which stays until the pods have ended.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+# patch: to give quota back, to report pods that are ready, and the end of the job.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+{{- end }}
 # patch: to raise the count of a repeated event. get: to read the count that an earlier process wrote. list: only the events of a pod
 # that does not start name a volume that cannot be mounted.
 - apiGroups: [events.k8s.io]
