@@ -20,7 +20,7 @@ from tests.support.granted_permissions import ROLES, grants, without_name
 from tests.unit.helm.chart import Chart, Release
 
 FOLDER: Final = "TRAINYARD_AUDIT"
-EVERYTHING: Final = {"networkPolicy": {"jobs": {"enabled": True}}}
+EVERYTHING: Final = {"networkPolicy": {"jobs": {"enabled": True}}, "kueue": {"enabled": True}}
 OWNING: Final = "cannot set blockOwnerDeletion"
 """The error of an account that may not `update` the finalizers of an owner. An admission plugin checks this permission;
 no request of its own does."""
@@ -60,7 +60,7 @@ def granted(release: Release) -> set[Permission]:
     """Return all permissions that the chart grants to the operator."""
     return {
         (group, without_name(resource), verb)
-        for role in ROLES
+        for role in (*ROLES, ("ClusterRole", "trainyard-kueue"))
         for (group, resource), verbs in grants(release.one(*role)).items()
         for verb in verbs
     }

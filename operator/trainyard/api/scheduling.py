@@ -1,11 +1,16 @@
 """`spec.scheduling`: who decides when and where the pods of a job start."""
 
+from typing import Any
+
 from pydantic import Field
 
-from trainyard.api.base import Model
+from trainyard.api.base import Model, rule
 
 DNS_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 MAX_DNS_NAME = 253
+
+
+QUEUE = "(has(self.scheduling) && has(self.scheduling.queue) ? self.scheduling.queue : '')"
 
 
 class Scheduling(Model):
@@ -17,3 +22,15 @@ class Scheduling(Model):
     priority_class_name: str | None = Field(default=None, min_length=1, max_length=MAX_DNS_NAME, pattern=DNS_NAME)
     """The WorkloadPriorityClass of Kueue, which decides the order in the queue and who is preempted. The label
     `kueue.x-k8s.io/priority-class` means the same. Not set: the PriorityClass of the pods."""
+
+
+def scheduling_rules() -> list[dict[str, Any]]:
+    """Return the rules of the CRD for changes of `spec.scheduling`."""
+    return [
+        rule(
+            f"{QUEUE} == {QUEUE.replace('self', 'oldSelf')} || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+            "scheduling.queue can be changed only while the job is suspended; set lifecycle.suspend to true first",
+            fieldPath=".scheduling",
+            reason="FieldValueForbidden",
+        ),
+    ]

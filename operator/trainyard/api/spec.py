@@ -11,7 +11,7 @@ from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
-from trainyard.api.scheduling import Scheduling
+from trainyard.api.scheduling import Scheduling, scheduling_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -28,7 +28,6 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
-QUEUE = "(has(self.scheduling) && has(self.scheduling.queue) ? self.scheduling.queue : '')"
 RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
 """The frameworks whose command or servers the agent starts."""
 SAME_SIZES = (
@@ -174,11 +173,9 @@ class Lifecycle(Model):
     suspend: bool = False
     """While true, the job has no pods. Once false again, it resumes with a new attempt. A queue does not set it: see `scheduling.queue`."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
-    """Seconds that the job may be active, in all attempts together, without suspensions and without the time in a queue. After that
-    the job fails."""
+    """Seconds that the job may be active, in all attempts together, without suspensions and queues. After that the job fails."""
     startup_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
-    """Seconds that an attempt may take until all its workers run (scheduling, image pull). The time in a queue does not
-    count. After that the job fails."""
+    """Seconds that an attempt may take until all its workers run (scheduling, image pull), without queues. After that the job fails."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=YEAR)
     """Seconds after completion after which the TrainingJob and all its objects are deleted. Not set: never."""
     clean_pods: CleanPods = CleanPods.RUNNING
@@ -331,13 +328,7 @@ class TrainingJobSpec(Model):
                     fieldPath=".roles",
                     reason="FieldValueForbidden",
                 ),
-                rule(
-                    f"{QUEUE} == {QUEUE.replace('self', 'oldSelf')}"
-                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
-                    "scheduling.queue can be changed only while the job is suspended; set lifecycle.suspend to true first",
-                    fieldPath=".scheduling",
-                    reason="FieldValueForbidden",
-                ),
+                *scheduling_rules(),
                 rule(
                     # Half of a group with the agent and half without it would not find each other.
                     "self.recovery.agent == oldSelf.recovery.agent || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
@@ -400,8 +391,7 @@ class TrainingJobSpec(Model):
     lifecycle: Lifecycle = Lifecycle()
     """When the job starts, stops and is deleted."""
     managed_by: str | None = Field(default=None, min_length=3, max_length=63, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
-    """The controller that manages this job, as domain/name. Not set, or trainyard.dev/operator: this operator. With any other value, the
-    operator writes nothing, not even the status."""
+    """The controller that manages this job, as domain/name. Not set: trainyard.dev/operator, which writes nothing to jobs of others."""
 
     @property
     def grace_seconds(self) -> int:

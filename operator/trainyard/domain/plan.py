@@ -36,6 +36,7 @@ from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import resize
 from trainyard.domain.scaling.group_size import decide_size
+from trainyard.domain.state.queue_hold import queue_hold
 from trainyard.domain.state.roles import deciding
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.stored_success import remember_success
@@ -87,7 +88,7 @@ def ours(job: JobView) -> bool:
 
 
 def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """Return the snapshot with what all later steps rely on: plausible times, progress, stored successes, the group's size."""
+    """Return the snapshot with what all later steps rely on: plausible times, progress, successes, the group's size, its queue."""
     status = snapshot.job.status
     changes = clamp_future_timestamps(status, now)
     if snapshot.reports:
@@ -103,7 +104,8 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
     snapshot = with_slow_init(remember_success(snapshot), now)
-    return replace(snapshot, decided_size=decide_size(snapshot, now))
+    snapshot = replace(snapshot, decided_size=decide_size(snapshot, now))
+    return replace(snapshot, hold=queue_hold(snapshot))
 
 
 def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:

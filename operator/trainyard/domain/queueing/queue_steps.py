@@ -11,7 +11,6 @@ from trainyard.api.reasons import Reason
 from trainyard.domain.decisions import Admit, Hold, Outcome, PodChanges, Resume, WorkloadAction
 from trainyard.domain.queueing import workload_upkeep
 from trainyard.domain.queueing.workload_upkeep import reduced_admission
-from trainyard.domain.state.queue_hold import queue_hold
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.stop import pod_removal
 
@@ -27,7 +26,7 @@ def in_queue(snapshot: Snapshot, now: datetime) -> Hold | Admit | PodChanges | O
     if snapshot.job.queue is None:
         released = status.queued or status.internal.admission is not None
         return Admit(None, "the job has no queue any more") if released else None
-    hold = queue_hold(snapshot)
+    hold = snapshot.hold
     if hold is None:
         return _admitted(snapshot, now)
     if not status.queued:

@@ -1,10 +1,8 @@
 """Why the pods of a job may not run now: its queue has not admitted it, or wants the quota back. Pure."""
 
-from dataclasses import dataclass
-
 from trainyard.api.reasons import Reason
 from trainyard.domain.state.snapshot import Snapshot
-from trainyard.domain.state.workload import WorkloadView
+from trainyard.domain.state.workload import QueueHold, WorkloadView
 from trainyard.domain.workload_changes import PodSet
 
 NOT_INSTALLED = (
@@ -14,14 +12,6 @@ NOT_INSTALLED = (
 NOT_READABLE = (
     "the job waits for the queue {queue}: the operator cannot read Kueue's Workloads; check that Kueue is installed"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class QueueHold:
-    """Why a job is held."""
-
-    reason: Reason
-    message: str
 
 
 def queue_hold(snapshot: Snapshot) -> QueueHold | None:

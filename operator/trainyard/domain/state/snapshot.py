@@ -19,7 +19,7 @@ from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
 from trainyard.domain.state.roles import role_members, role_of, rule_of, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
-from trainyard.domain.state.workload import Queueing, QueueRequest
+from trainyard.domain.state.workload import QueueHold, Queueing, QueueRequest
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,8 @@ class Snapshot:
     """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
     queueing: Queueing | None = None
     """What is known of its queue; None: the operator was installed without queues."""
+    hold: QueueHold | None = None
+    """Why its queue holds the job, as `plan` has found; None where it may run."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
 

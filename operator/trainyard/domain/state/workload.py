@@ -18,6 +18,7 @@ from trainyard.api.constants import (
     PROVISIONING_PREFIX,
 )
 from trainyard.api.internal_status import Admission
+from trainyard.api.reasons import Reason
 from trainyard.api.scheduling import Scheduling
 from trainyard.domain.workload_changes import PodSet
 
@@ -147,6 +148,14 @@ class WorkloadView:
     def admitted(self) -> bool:
         """Whether its pods may run."""
         return self.holds("Admitted") and self.reserved and not (self.evicted or self.finished or self.deleting)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHold:
+    """Why a job may have no pods now: its queue has not admitted it, or wants the quota back."""
+
+    reason: Reason
+    message: str
 
 
 @dataclass(frozen=True, slots=True)

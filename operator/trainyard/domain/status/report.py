@@ -16,7 +16,6 @@ from trainyard.domain.recovery.agent_injection import agent_conditions
 from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.group_health import Health
 from trainyard.domain.state.object_names import selector
-from trainyard.domain.state.queue_hold import queue_hold
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, State
 from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_QUEUED, IS_SUSPENDED, RESTARTS, inactive
@@ -198,7 +197,7 @@ def _at_rest(snapshot: Snapshot) -> list[ConditionUpdate]:
 
 def _queued(snapshot: Snapshot) -> list[ConditionUpdate]:
     """Return why the job waits in its queue."""
-    hold = queue_hold(snapshot)
+    hold = snapshot.hold
     if hold is None:
         return []
     running = SetFalse(C.RUNNING, hold.reason, inactive(C.RUNNING, IS_QUEUED))

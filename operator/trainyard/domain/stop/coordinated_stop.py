@@ -13,7 +13,6 @@ from trainyard.api.reasons import Reason
 from trainyard.api.recovery import SAVED_CODE
 from trainyard.domain.decisions import Event, Outcome, whole_seconds
 from trainyard.domain.recovery.agent_reports import connect_time_left, is_lost
-from trainyard.domain.state.queue_hold import queue_hold
 from trainyard.domain.state.roles import member
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import AgentView, PodView, State
@@ -117,7 +116,7 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
     spec = snapshot.job.spec
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
-    if not snapshot.job.status.at_rest and (hold := queue_hold(snapshot)):
+    if not snapshot.job.status.at_rest and (hold := snapshot.hold):
         return f"the queue takes its quota back: {hold.message}"
     if snapshot.outdated:
         return "the job was suspended, changed and resumed"
