@@ -11,7 +11,9 @@ import yaml
 
 from dev.localcluster import tools
 from dev.localcluster.paths import from_environment
+from tests.api.nodes import Namespace
 from tests.api.plane import Plane
+from tests.api.process import Operator
 from tests.support.control_plane import ADMIN, RefusedError, free_port, start_mortal
 from tests.support.polling import until
 
@@ -19,6 +21,14 @@ Json = dict[str, Any]
 GROUP = "kueue.x-k8s.io"
 API = f"/apis/{GROUP}/v1beta2"
 MERGE = "application/merge-patch+json"
+READY_SECONDS = 8
+"""How long Kueue waits for the pods of an admitted job."""
+WAIT_FOR_PODS = {
+    "timeout": f"{READY_SECONDS}s",
+    "blockAdmission": False,
+    "requeuingStrategy": {"backoffBaseSeconds": 1, "backoffMaxSeconds": 1},
+}
+ALONE = {"leader_election": "false", "kueue": "true"}
 # Kueue reads its certificate for metrics from there, and from nowhere else.
 WITH_CERTIFICATES = (
     'mount -t tmpfs none /etc && mkdir -p /etc/kueue/metrics/certs && cp "$1"/tls.* /etc/kueue/metrics/certs/'
@@ -156,6 +166,43 @@ class Queues:
         except RefusedError as error:
             if error.status != 404:
                 raise
+
+
+class Crew:
+    """The operator, which can be away for a while."""
+
+    def __init__(self, plane: Plane) -> None:
+        self.plane, self.shift = plane, 0
+        self.at_work = self.arrives()
+
+    def arrives(self) -> Operator:
+        self.shift += 1
+        self.at_work = Operator(self.plane, f"shift-{self.shift}", **ALONE)
+        self.at_work.until_ready()
+        return self.at_work
+
+    def leaves(self) -> None:
+        assert not self.at_work.bugs(), self.at_work.log.read_text()[-4000:]
+        self.at_work.end()
+
+
+def submit(lab: Namespace, name: str, queue: str, workers: int = 2, priority: str = "", **spec: Any) -> None:
+    """A job whose workers need a CPU each."""
+    container = {"name": "main", "image": "example.com/trainer:1", "resources": {"requests": {"cpu": "1"}}}
+    scheduling = {"queue": queue, **({"priorityClassName": priority} if priority else {})}
+    whole = {"template": {"spec": {"containers": [container]}}, "scheduling": scheduling, **spec}
+    lab.submit(name, replicas=workers, **whole)
+
+
+def finish(lab: Namespace, job: str) -> None:
+    """All its workers succeed."""
+    for pod in lab.pods(job):
+        lab.ends(pod, 0)
+    lab.until_phase("Complete", job)
+
+
+def until_free(queues: Queues, queue: str) -> None:
+    until(lambda: queues.used(queue) == "0", 20, f"no quota of {queue} to be in use")
 
 
 def _named(kind: str, name: str, spec: Json) -> Json:

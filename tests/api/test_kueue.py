@@ -1,99 +1,20 @@
 """Jobs in queues of the real Kueue: what it decides, and what the operator makes of it. Pods run as soon as they are there."""
 
 import os
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.api.kueue import Kueue, Queues, crds, kueue
+from tests.api.kueue import READY_SECONDS, Crew, Queues, finish, submit, until_free
 from tests.api.nodes import Namespace
-from tests.api.plane import Plane, running
-from tests.api.process import Operator
 from tests.support.polling import until
-from tests.unit.helm.chart import Chart
 
-ALONE = {"leader_election": "false", "kueue": "true"}
 LONG = bool(os.environ.get("LONG"))
 MANY = 200 if LONG else 40
-READY_SECONDS = 8
-WAIT_FOR_PODS = {
-    "timeout": f"{READY_SECONDS}s",
-    "blockAdmission": False,
-    "requeuingStrategy": {"backoffBaseSeconds": 1, "backoffMaxSeconds": 1},
-}
-
-
-@pytest.fixture(scope="module")
-def queued(tmp_path_factory: pytest.TempPathFactory, chart: Chart) -> Iterator[Plane]:
-    with running(tmp_path_factory.mktemp("queued") / "state", ["lab"], crds()) as made:
-        made.grant_chart(chart, {"kueue": {"enabled": True}})
-        yield made
-
-
-@pytest.fixture(scope="module")
-def real_kueue(queued: Plane) -> Iterator[Kueue]:
-    with kueue(queued, waitForPodsReady=WAIT_FOR_PODS) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def queues(queued: Plane, real_kueue: Kueue) -> Queues:
-    made = Queues(queued, "lab")
-    made.flavor(nodeLabels={"pool": "gpu"}, tolerations=[{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}])
-    made.priority("low", 10)
-    made.priority("high", 1000)
-    return made
 
 
 @pytest.fixture
-def lab(queued: Plane) -> Iterator[Namespace]:
-    with Namespace(queued, "lab") as namespace:
-        yield namespace
-        for job in namespace.jobs():
-            namespace.remove(job["metadata"]["name"])
-
-
-class Crew:
-    """The operator, which can be away for a while."""
-
-    def __init__(self, plane: Plane) -> None:
-        self.plane, self.shift = plane, 0
-        self.at_work = self.arrives()
-
-    def arrives(self) -> Operator:
-        self.shift += 1
-        self.at_work = Operator(self.plane, f"shift-{self.shift}", **ALONE)
-        self.at_work.until_ready()
-        return self.at_work
-
-    def leaves(self) -> None:
-        assert not self.at_work.bugs(), self.at_work.log.read_text()[-4000:]
-        self.at_work.end()
-
-
-@pytest.fixture(scope="module")
-def crew(queued: Plane) -> Iterator[Crew]:
-    made = Crew(queued)
-    yield made
-    made.leaves()
-
-
-def submit(lab: Namespace, name: str, queue: str, workers: int = 2, priority: str = "", **spec: Any) -> None:
-    container = {"name": "main", "image": "example.com/trainer:1", "resources": {"requests": {"cpu": "1"}}}
-    scheduling = {"queue": queue, **({"priorityClassName": priority} if priority else {})}
-    template = {"spec": {"containers": [container]}}
-    lab.submit(name, replicas=workers, template=template, scheduling=scheduling, **spec)
-
-
-def finish(lab: Namespace, job: str) -> None:
-    for pod in lab.pods(job):
-        lab.ends(pod, 0)
-    lab.until_phase("Complete", job)
-
-
-def until_free(queues: Queues, queue: str) -> None:
-    until(lambda: queues.used(queue) == "0", 20, f"no quota of {queue} to be in use")
+def lab(queue_lab: Namespace) -> Namespace:
+    return queue_lab
 
 
 @pytest.mark.usefixtures("crew")

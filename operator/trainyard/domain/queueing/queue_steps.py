@@ -40,7 +40,7 @@ def while_suspended(snapshot: Snapshot, now: datetime) -> PodChanges | Resume:
     """Return what a job does that the user has suspended: give its quota back, and take its place again when it is resumed."""
     suspend, ended = snapshot.job.spec.lifecycle.suspend, _pods_ended(snapshot, now)
     actions = workload_upkeep.while_suspended(snapshot, suspend=suspend, pods_ended=ended)
-    return _resting(snapshot, now, actions) if suspend or actions else Resume()
+    return Resume() if actions is None else _resting(snapshot, now, actions)
 
 
 def at_the_end(snapshot: Snapshot, now: datetime) -> Sequence[WorkloadAction]:

@@ -56,21 +56,20 @@ def while_waiting(snapshot: Snapshot, *, pods_ended: bool) -> Sequence[WorkloadA
     return [*removed, _change(workload, Adapt(), wanted_pod_sets(snapshot))]
 
 
-def while_suspended(snapshot: Snapshot, *, suspend: bool, pods_ended: bool) -> Sequence[WorkloadAction]:
-    """Return what the Workload of a suspended job needs. `suspend`: whether the user still wants that.
+def while_suspended(snapshot: Snapshot, *, suspend: bool, pods_ended: bool) -> Sequence[WorkloadAction] | None:
+    """Return what the Workload of a suspended job needs; None once the job can resume. `suspend`: whether the user still wants that.
 
     It keeps its place as an object that is not active: Kueue evicts it, and gets the quota back as after any eviction.
     """
     queueing = snapshot.queueing
     workload = queueing.workload if queueing else None
-    if queueing is None or workload is None or workload.finished:
-        return []
-    if workload.deleting:
-        return _removed(queueing.workloads) if pods_ended else []
-    if workload.active is suspend:
-        return [_change(workload, Activate(active=not suspend))]
-    released = suspend and pods_ended and workload.evicted and workload.reserved
-    return [_release(workload)] if released else []
+    if workload is not None and not (workload.finished or workload.deleting):
+        if workload.evicted and workload.reserved:
+            return [_release(workload)] if pods_ended else []
+        if workload.active is suspend:
+            return [_change(workload, Activate(active=not suspend))]
+    removed = _removed(queueing.workloads) if queueing and pods_ended else []
+    return removed if suspend else None
 
 
 def while_running(snapshot: Snapshot) -> Sequence[WorkloadAction]:

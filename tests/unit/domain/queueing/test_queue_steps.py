@@ -232,6 +232,14 @@ class TestSuspendedJob:
         assert isinstance(action, ChangeWorkload)
         assert (action.change, decided.status.suspended) == (Activate(active=True), True)
 
+    def test_gives_quota_back_before_it_resumes(self) -> None:
+        inactive = workload(active=False).admitted().evicted("Deactivated", "by the user")
+        decided = plan(job(3, **QUEUE).suspended().in_queue(inactive.view).snapshot, NOW)
+        (action,) = decided.actions
+        assert isinstance(action, ChangeWorkload)
+        assert action.change == ReleaseQuota("Deactivated", "by the user", requeued=False)
+        assert decided.status.suspended
+
     def test_waits_again_when_it_is_resumed(self) -> None:
         status = plan(job(3, **QUEUE).suspended().in_queue(workload().view).snapshot, NOW).status
         assert (status.suspended, status.queued, status.phase) == (False, True, Phase.QUEUED)
