@@ -202,7 +202,19 @@ def finish(lab: Namespace, job: str) -> None:
 
 
 def until_free(queues: Queues, queue: str) -> None:
-    until(lambda: queues.used(queue) == "0", 20, f"no quota of {queue} to be in use")
+    """No Workload holds quota of this queue, and Kueue has counted that."""
+
+    def free() -> bool:
+        held = [each for each in queues.workloads() if each["spec"]["queueName"] == queue and _holds_quota(each)]
+        return not held and queues.used(queue) == "0"
+
+    until(free, 20, f"no quota of {queue} to be in use")
+
+
+def _holds_quota(workload: Json) -> bool:
+    conditions = (workload.get("status") or {}).get("conditions") or ()
+    holds = {each["type"] for each in conditions if each["status"] == "True"}
+    return "QuotaReserved" in holds and "Finished" not in holds
 
 
 def _named(kind: str, name: str, spec: Json) -> Json:

@@ -48,12 +48,7 @@ def while_waiting(snapshot: Snapshot, *, pods_ended: bool) -> Sequence[WorkloadA
         if workload.evicted:
             return [*removed, _release(workload)]
         return [*removed, *([] if fits(snapshot, workload) else [DeleteWorkload(workload.name, workload.uid)])]
-    if workload.reclaimable and not workload.reserved:
-        # A new attempt needs all pods again.
-        return [*removed, _change(workload, ReclaimPods(()))]
-    if workload.reserved or (fits(snapshot, workload) and _asks_the_same(snapshot, workload)):
-        return removed
-    return [*removed, _change(workload, Adapt(), wanted_pod_sets(snapshot))]
+    return [*removed, *([] if workload.reserved else _adapted(snapshot, workload))]
 
 
 def while_suspended(snapshot: Snapshot, *, suspend: bool, pods_ended: bool) -> Sequence[WorkloadAction] | None:
@@ -66,6 +61,9 @@ def while_suspended(snapshot: Snapshot, *, suspend: bool, pods_ended: bool) -> S
     if workload is not None and not (workload.finished or workload.deleting):
         if workload.evicted and workload.reserved:
             return [_release(workload)] if pods_ended else []
+        if not (suspend or workload.active) and (changed := _adapted(snapshot, workload)):
+            # First: Kueue may admit it as soon as it is active.
+            return changed
         if workload.active is suspend:
             return [_change(workload, Activate(active=not suspend))]
     removed = _removed(queueing.workloads) if queueing and pods_ended else []
@@ -119,6 +117,16 @@ def _release(workload: WorkloadView) -> ChangeWorkload:
     evicted = workload.condition("Evicted")
     reason, message = (evicted.reason, evicted.message) if evicted else ("Pending", "")
     return _change(workload, ReleaseQuota(reason, message, requeued=reason in REQUEUED_AT_ONCE))
+
+
+def _adapted(snapshot: Snapshot, workload: WorkloadView) -> list[WorkloadAction]:
+    """Return the change by which a Workload without quota asks for what the job needs now; nothing where it does."""
+    if workload.reclaimable:
+        # A new attempt needs all pods again.
+        return [_change(workload, ReclaimPods(()))]
+    if fits(snapshot, workload) and _asks_the_same(snapshot, workload):
+        return []
+    return [_change(workload, Adapt(), wanted_pod_sets(snapshot))]
 
 
 def _asks_the_same(snapshot: Snapshot, workload: WorkloadView) -> bool:

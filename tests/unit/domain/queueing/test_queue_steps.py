@@ -13,7 +13,7 @@ from trainyard.api.status import ConditionType as C, Phase, Restarts
 from trainyard.domain.decisions import ChangeWorkload, CreateWorker, CreateWorkload, DeletePod
 from trainyard.domain.plan import plan
 from trainyard.domain.state.worker_views import AgentView
-from trainyard.domain.workload_changes import Activate, PodSet, ReleaseQuota
+from trainyard.domain.workload_changes import Activate, Adapt, PodSet, ReleaseQuota
 
 RUNNING = job(3, **QUEUE).running().with_status(admission=ADMISSION)
 EVICTED = workload().admitted().evicted()
@@ -231,6 +231,12 @@ class TestSuspendedJob:
         (action,) = decided.actions
         assert isinstance(action, ChangeWorkload)
         assert (action.change, decided.status.suspended) == (Activate(active=True), True)
+
+    def test_adapts_its_workload_before_it_resumes(self) -> None:
+        inactive = workload(active=False, template_hash="old").evicted("Deactivated")
+        (action,) = plan(job(3, **QUEUE).suspended().in_queue(inactive.view).snapshot, NOW).actions
+        assert isinstance(action, ChangeWorkload)
+        assert action.change == Adapt()
 
     def test_gives_quota_back_before_it_resumes(self) -> None:
         inactive = workload(active=False).admitted().evicted("Deactivated", "by the user")
