@@ -12,10 +12,13 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import (
     Action,
+    ChangeWorkload,
     CreateService,
     CreateWorker,
+    CreateWorkload,
     DeleteJob,
     DeletePod,
+    DeleteWorkload,
     Plan,
     RemovePod,
     StopPod,
@@ -200,6 +203,8 @@ class PlanSimulation:
                 self.remove(pod)
             case DeleteJob():
                 raise AssertionError("no job here has a time to live")
+            case CreateWorkload() | ChangeWorkload() | DeleteWorkload():
+                raise AssertionError("no job here has a queue")
 
     def stop(self, uid: str) -> None:
         """Ask the pod's node to stop its containers; a lost node does not."""
