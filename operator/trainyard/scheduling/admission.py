@@ -54,6 +54,11 @@ def read_admission(workload: WorkloadView, flavors: Mapping[str, Json | None]) -
 def _admitted(assigned: Assignment, workload: WorkloadView, flavors: Mapping[str, Json | None]) -> AdmittedPods:
     labels, annotations, selector = {LABEL_POD_SET: assigned.role}, dict[str, str](), dict[str, str]()
     tolerations: list[Json] = []
+    if assigned.has_topology:
+        raise UnusableAdmissionError(
+            f"Kueue has chosen nodes by a Topology for Workload {workload.name}, and the operator does not support that"
+            " yet; use a ResourceFlavor without topologyName"
+        )
     for name in assigned.flavors:
         flavor = flavors.get(name)
         if flavor is None:

@@ -58,6 +58,12 @@ def test_admission_checks_add_their_updates() -> None:
 @pytest.mark.parametrize(
     ("given", "flavors", "message"),
     [
+        pytest.param(
+            workload().admitted().change(assignments=(Assignment("worker", 3, ("gpu",), has_topology=True),)),
+            FLAVORS,
+            "use a ResourceFlavor without topologyName",
+            id="nodes by a Topology",
+        ),
         pytest.param(workload().admitted(), {"gpu": None}, "the ResourceFlavor gpu does not exist", id="no flavor"),
         pytest.param(
             updated(nodeSelector={"pool": "other"}),

@@ -42,6 +42,10 @@ KEPT_METADATA = ("uid", "resourceVersion", "namespace", "name", "generation", "d
 """The metadata fields that are kept."""
 KEPT_LABELS = (LABEL_QUEUE, LABEL_QUEUE_PRIORITY, LABEL_MAX_EXECUTION)
 """The labels that are kept: what the job asks of a queue."""
+MAX_PARAMETERS = 16
+"""Parameters of provisioning requests that are kept."""
+MAX_PARAMETER_LENGTH = 256
+"""Characters of each: Kueue allows 255."""
 NO_RESTARTS = Restarts()
 PARSED_JOBS = 64
 """How many parsed jobs are kept."""
@@ -139,8 +143,7 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
     # kopf's mappings are no dictionaries, and most metadata fields are not needed.
     metadata = {key: raw["metadata"][key] for key in KEPT_METADATA if key in raw["metadata"]}
     annotations, labels = raw["metadata"].get("annotations") or {}, raw["metadata"].get("labels") or {}
-    kept = {name: value for name, value in annotations.items() if _is_kept(name) and value}
-    if kept:
+    if kept := _kept_annotations(annotations):
         metadata["annotations"] = kept
     if queue := {name: labels[name] for name in KEPT_LABELS if labels.get(name)}:
         metadata["labels"] = queue
@@ -176,8 +179,11 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
     return _with_summary(record, view)
 
 
-def _is_kept(annotation: str) -> bool:
-    return annotation == ANNOTATION_DUMP_STACKS or annotation.startswith(PROVISIONING_PREFIX)
+def _kept_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return what is kept: the request for stacks, and parameters of provisioning requests as far as they are short."""
+    kept = {ANNOTATION_DUMP_STACKS: request} if (request := annotations.get(ANNOTATION_DUMP_STACKS)) else {}
+    parameters = [name for name in annotations if name.startswith(PROVISIONING_PREFIX)][:MAX_PARAMETERS]
+    return kept | {name: annotations[name] for name in parameters if len(annotations[name]) <= MAX_PARAMETER_LENGTH}
 
 
 def _text(metadata: Mapping[str, Any], spec_text: bytes, status: Mapping[str, Any]) -> bytes:

@@ -100,9 +100,6 @@ def _waiting(snapshot: Snapshot, workload: WorkloadView) -> QueueHold | None:
         return QueueHold(Reason.ADMISSION_CHECKS_PENDING, f"quota is reserved in {workload.cluster_queue}; {waits}")
     why = workload.condition("QuotaReserved")
     where = f"waiting in the queue {workload.queue}"
-    position = snapshot.queueing.position if snapshot.queueing else None
-    if position is not None:
-        where += f" at position {position + 1}"
     return QueueHold(Reason.WAITING_FOR_QUOTA, f"{where}: {why.message}" if why and why.message else where)
 
 

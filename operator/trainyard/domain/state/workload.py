@@ -170,8 +170,6 @@ class Queueing:
     """The admission of the Workload, where it is not stored yet."""
     problem: str = ""
     """Why no pods can be created from the admission."""
-    position: int | None = None
-    """How many Workloads are before this one in its queue; None where it is not known."""
 
     @property
     def workload(self) -> WorkloadView | None:

@@ -102,12 +102,6 @@ class TestWaitingJob:
         assert condition is not None
         assert message in condition.message
 
-    def test_shows_its_position_where_it_is_known(self) -> None:
-        scene = job(3, **QUEUE).queued(workload().view, position=4)
-        condition = plan(scene.snapshot, NOW).status.condition(C.QUEUED)
-        assert condition is not None
-        assert condition.message == "waiting in the queue team at position 5"
-
     def test_is_admitted_before_a_pod_exists(self) -> None:
         scene = job(3, **QUEUE).queued(workload().admitted().view, offer=ADMISSION)
         decided = plan(scene.snapshot, NOW)
