@@ -69,6 +69,15 @@ class Backoff(Model):
     """Attempts in a row that started with this scope without progress."""
 
 
+class Releases(Model):
+    """The attempts in a row that gave their nodes back, since only a part of the group had some."""
+
+    count: int = Field(ge=1, le=MAX_JSON_INTEGER)
+    """The attempts."""
+    since: Time
+    """When the first of them started: `lifecycle.startupDeadlineSeconds` counts from here."""
+
+
 class Replacement(Model):
     """A worker, or a run of workers, that got new pods while the others kept theirs."""
 
@@ -225,6 +234,8 @@ class InternalStatus(Model):
     """Seconds that the job was active before that."""
     backoff: Backoff = Backoff()
     """The delay between attempts, and the restart scope."""
+    releases: Releases | None = None
+    """The last attempts, if they gave their nodes back (`scheduling.partialTimeoutSeconds`)."""
     counted_processes: CountedProcesses | None = None
     """What `processesPerReplica: auto` means for the group, if its workers request extended resources."""
     restart_budget: RestartBudget = RestartBudget()

@@ -55,6 +55,9 @@ class Reason(StrEnum):
     NODES_RELEASED = "NodesReleased"
     """Workers are unschedulable, and the job does not avoid some nodes any more. The group restarts. This is not
     counted."""
+    PARTIALLY_SCHEDULED = "PartiallyScheduled"
+    """Some members had nodes for `scheduling.partialTimeoutSeconds`, and the cluster had none for the others. All pods are
+    deleted, so that other jobs can use the nodes. They are created again after a delay, which grows. This is not counted."""
     TEMPLATE_CHANGED = "TemplateChanged"
     """The job was suspended, changed and resumed before the operator saw it: pods of the group have an earlier
     template. The group restarts with new pods. This is not counted."""

@@ -28,6 +28,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.SIZE_ALLOWED: NOTHING,
     Reason.WORKERS_JOINING: NOTHING,
     Reason.NODES_RELEASED: "Repair the nodes in `status.suspectNodes`, or cordon them.",
+    Reason.PARTIALLY_SCHEDULED: "Add nodes, make the group smaller or elastic, or use a queue or a gang scheduler.",
     Reason.TEMPLATE_CHANGED: NOTHING,
     Reason.ATTEMPT_ADOPTED: "Nothing to do. Do not edit `status` by hand.",
     Reason.COORDINATED_STOP: NOTHING,

@@ -11,6 +11,7 @@ from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
+from trainyard.api.scheduling import Scheduling
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -382,6 +383,8 @@ class TrainingJobSpec(Model):
     Not set: all ranks are data parallel."""
     network: Network = Network()
     """How workers reach each other."""
+    scheduling: Scheduling = Scheduling()
+    """How the pods of the job get their nodes."""
     recovery: Recovery = Recovery()
     """What happens when workers fail."""
     lifecycle: Lifecycle = Lifecycle()

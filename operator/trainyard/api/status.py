@@ -17,6 +17,7 @@ from trainyard.api.internal_status import (
     InternalStatus,
     Joining,
     Recreated,
+    Releases,
     Rendezvous,
     RestartBudget,
     StackDump,
@@ -359,5 +360,6 @@ class StatusChanges(TypedDict, total=False):
     active_since: datetime | None
     active_seconds: int
     backoff: Backoff
+    releases: Releases | None
     counted_processes: CountedProcesses | None
     restart_budget: RestartBudget

@@ -33,7 +33,7 @@ from trainyard.domain.recovery.root_cause import find_cause, root_cause_wait_lef
 from trainyard.domain.recovery.start_errors import never_starts
 from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
-from trainyard.domain.scaling import resize
+from trainyard.domain.scaling import partial_placement, resize
 from trainyard.domain.scaling.group_size import decide_size
 from trainyard.domain.state.roles import deciding
 from trainyard.domain.state.snapshot import JobView, Snapshot
@@ -73,7 +73,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
             snapshot = replace(snapshot, job=replace(snapshot.job, status=begun))
         agents = agent_reports.merge_agent_reports(snapshot, now)
         snapshot, deadlines = agents.snapshot, check_deadlines(agents.snapshot, now)
-        step = _decide(agents, deadlines, now) or reconcile_pods(snapshot, [*deadlines.waits, *agents.waits], now)
+        waits = [*deadlines.waits, *agents.waits, *partial_placement.waits(snapshot, now)]
+        step = _decide(agents, deadlines, now) or reconcile_pods(snapshot, waits, now)
     outcome = report(snapshot, step, now) if isinstance(step, PodChanges) else step
     return transitions.conclude(outcome, snapshot, now)
 
@@ -149,5 +150,6 @@ def _decide(agents: MergedReports, deadlines: Deadlines, now: datetime) -> Step 
         or never_starts(snapshot.job, snapshot.current)
         or released_nodes(snapshot.job, snapshot.current, now)
         or resize.fit_to_capacity(snapshot, now)
+        or partial_placement.release_nodes(snapshot, now)
         or deadlines.startup
     )

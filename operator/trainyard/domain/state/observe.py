@@ -102,6 +102,7 @@ def pod_view(raw: Json) -> PodView:
         node=spec.get("nodeName"),
         ip=status.get("podIP") or "",
         scheduled="nodeName" in spec,
+        scheduled_at=_scheduled_at(conditions),
         ready=_is_ready(conditions, observed),
         running="running" in main,
         running_since=parse_time(main["running"].get("startedAt")) if "running" in main else None,
@@ -165,6 +166,11 @@ def is_restartable(pod: Json) -> bool:
     rules = main_container(pod).get("restartPolicyRules") or ()
     codes = [rule.get("exitCodes") or {} for rule in rules]
     return any(each.get("operator") == "In" and RESTART_CODE in each.get("values", ()) for each in codes)
+
+
+def _scheduled_at(conditions: Mapping[str, Json]) -> datetime | None:
+    scheduled = conditions.get("PodScheduled", {})
+    return parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
 
 
 def _is_ready(conditions: Mapping[str, Json], main: Json) -> bool:

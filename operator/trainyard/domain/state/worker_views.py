@@ -63,6 +63,8 @@ class PodView:
     ip: str = ""
     """Its address, once it has one."""
     scheduled: bool = False
+    scheduled_at: datetime | None = None
+    """When it got its node; None where it has none, or it is not known."""
     ready: bool = False
     running: bool = False
     """Whether the main container runs."""

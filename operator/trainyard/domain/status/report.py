@@ -54,7 +54,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     if pods.rendezvous:
         changes["rendezvous"] = pods.rendezvous
     if seen.running:
-        changes["running_time"] = status.running_time or now
+        changes |= {"running_time": status.running_time or now, "releases": None}
     changes |= hangs.changes
     if not snapshot.missing:
         changes["launched_attempt"] = status.attempt

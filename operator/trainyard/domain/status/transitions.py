@@ -227,9 +227,9 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
 
 
 def _without_streaks(status: TrainingJobStatus) -> StatusChanges:
-    """Return the changes of a job that was changed: no backoff, and consecutive failures are counted from zero."""
+    """Return the changes of a job that was changed: no backoff, and failures and releases in a row are counted from zero."""
     budget = status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None, repeated=None)
-    return {"backoff": Backoff(), "restart_budget": budget}
+    return {"backoff": Backoff(), "restart_budget": budget, "releases": None}
 
 
 def _finish(job: JobView, now: datetime) -> StatusChanges:

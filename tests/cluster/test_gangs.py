@@ -1,0 +1,52 @@
+"""Groups that the scheduler places pod by pod: two of them may each hold what the other waits for."""
+
+from contextlib import ExitStack
+
+from tests.cluster.elastic_group import GPUS, closed
+from tests.cluster.kube import Json, Kube, job, main_container
+
+ENDS_SOON = "sleep 3"
+URGENT = "urgent"
+
+
+def group(name: str, **template: object) -> Json:
+    """Return a job that needs two whole nodes, and gives one back after five seconds."""
+    manifest = job(name, replicas=2, script=ENDS_SOON, scheduling={"partialTimeoutSeconds": 5})
+    main_container(manifest)["resources"]["limits"] = {"nvidia.com/gpu": GPUS}
+    manifest["spec"]["template"]["spec"] |= template
+    return manifest
+
+
+def priority_class() -> Json:
+    """Return a class whose pods go first in the scheduler's queue, and end no others."""
+    meta = {"name": URGENT}
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": meta,
+        "value": 1000,
+        "preemptionPolicy": "Never",
+    }
+
+
+def test_two_groups_with_half_the_nodes_finish(kube: Kube) -> None:
+    kube.apply(priority_class())
+    with ExitStack() as cordons:
+        cordons.callback(kube.run, "delete", "priorityclass", URGENT)
+        cordons.enter_context(closed(kube, "node3"))
+        with closed(kube, "node2"):
+            kube.apply(group("first"))
+            kube.until(lambda: nodes(kube, "first") == ["node1"], 30, "the first group to get one node")
+            kube.apply(group("second", priorityClassName=URGENT))
+            kube.until(lambda: len(kube.pods("second")) == 2, 30, "the pods of the second group")
+        kube.until(lambda: nodes(kube, "second"), 30, "the second group to get one node")
+        for name in ("first", "second"):
+            status = kube.wait_phase(name, "Complete", 150)
+            assert status["restarts"] == {"failures": 0, "disruptions": 0, "resizes": 0}
+    events = kube.run("get", "events", "--field-selector", "reason=PartiallyScheduled")
+    assert "1 of 2 workers held a node, and for 5 seconds" in events
+
+
+def nodes(kube: Kube, name: str) -> list[str]:
+    """Return the nodes of a job's pods that have one."""
+    return sorted(pod["spec"]["nodeName"] for pod in kube.pods(name) if "nodeName" in pod["spec"])
