@@ -249,11 +249,14 @@ class TrainingJobStatus(Model):
 
         `recreated`: how often the pod was created again in that attempt.
         """
+        # This is asked for each pod in each reconcile, so the cheapest answer comes first.
         is_newest = attempt == self.created_in_attempt(worker) and recreated == self.recreated(worker)
-        return self.includes(worker) and is_newest
+        return is_newest and self.includes(worker)
 
     def recreated(self, worker: int) -> int:
         """Return how often the worker's pod was created again while the others went on."""
+        if not self.internal.recreated:
+            return 0
         attempt = self.created_in_attempt(worker)
         found = (e.count for e in self.internal.recreated if e.member == worker and e.attempt == attempt)
         return next(found, 0)

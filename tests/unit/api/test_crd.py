@@ -98,8 +98,6 @@ def test_defaults() -> None:
         ".parallelism.tensor": 1,
         ".parallelism.pipeline": 1,
         ".parallelism.context": 1,
-        ".scheduling": {},
-        ".scheduling.partialTimeoutSeconds": 300,
         ".recovery": {},
         ".recovery.avoidNodes": True,
         ".recovery.forceDeleteAfterSeconds": 300,

@@ -8,10 +8,13 @@ from trainyard.api.base import increment
 from trainyard.api.internal_status import Releases
 from trainyard.api.reasons import Reason
 from trainyard.api.roles import is_worker
+from trainyard.api.scheduling import PARTIAL_TIMEOUT_SECONDS
+from trainyard.api.spec import Framework, TrainingJobSpec
 from trainyard.domain.decisions import Restart
 from trainyard.domain.recovery.stored_times import longest_release_delay
 from trainyard.domain.scaling.group_size import largest_scheduled_size, without_capacity
 from trainyard.domain.scaling.resize import unschedulable_message
+from trainyard.domain.state.roles import rules
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView
 
@@ -26,7 +29,7 @@ def release_nodes(snapshot: Snapshot, now: datetime) -> Restart | None:
     job, internal = snapshot.job, snapshot.job.status.internal
     holding, members = _holding(snapshot), job.members(snapshot.size.desired)
     thing = "workers" if all(map(is_worker, members)) else "members"
-    seconds, before = job.spec.scheduling.partial_timeout_seconds, internal.releases
+    seconds, before = _timeout_seconds(job.spec), internal.releases
     count = increment(before.count) if before else 1
     since = before.since if before else job.status.starting_since or now
     delay = delay_seconds(job, count)
@@ -60,7 +63,7 @@ def delay_seconds(job: JobView, count: int) -> int:
 
 def _timeout_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """Return how much longer the group may hold a part of its nodes; None where it may hold them without a limit."""
-    seconds, start = snapshot.job.spec.scheduling.partial_timeout_seconds, snapshot.job.status.starting_since
+    seconds, start = _timeout_seconds(snapshot.job.spec), snapshot.job.status.starting_since
     if not seconds or start is None or not _holding(snapshot):
         return None
     others = without_capacity(snapshot)
@@ -68,6 +71,14 @@ def _timeout_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
         return None
     since = max([start, *(pod.scheduled_at for pod in _holding(snapshot) if pod.scheduled_at)])
     return since + timedelta(seconds=seconds) - now
+
+
+def _timeout_seconds(spec: TrainingJobSpec) -> int:
+    """Return for how many seconds the group may hold a part of its nodes; 0: without a limit."""
+    if (seconds := spec.scheduling.partial_timeout_seconds) is not None:
+        return seconds
+    trains_alone = spec.framework is Framework.NONE or rules(spec).worker.alone
+    return 0 if trains_alone else PARTIAL_TIMEOUT_SECONDS
 
 
 def _holding(snapshot: Snapshot) -> list[PodView]:

@@ -17,7 +17,7 @@ from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
 from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
-from trainyard.domain.state.roles import role_members, role_of, rule_of, template_of
+from trainyard.domain.state.roles import role_members, role_of, rule_of, rules, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
 
@@ -65,7 +65,12 @@ class JobView:
 
     def is_lone(self, index: int) -> bool:
         """Return whether this member fails and returns alone, while the others go on."""
-        return rule_of(self.spec, index).alone
+        return self._has_lone_members and rule_of(self.spec, index).alone
+
+    @cached_property
+    def _has_lone_members(self) -> bool:
+        found = rules(self.spec)
+        return found.worker.alone or any(rule.alone for rule in found.roles.values())
 
     def of_member(self, index: int) -> "JobView":
         """Return the job as the member with this index sees it: with the template and the process of its role."""

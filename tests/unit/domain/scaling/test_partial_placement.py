@@ -20,7 +20,7 @@ MINUTE = timedelta(minutes=1)
 def half_placed(workers: int = 4, nodes: int = 2, **fields: object) -> Scene:
     """Return a job whose pods were created now, of which the first ones have got nodes and the others find none."""
     scene = job(workers, template=SUPERVISED, **fields).created().with_status(attempt_start_time=NOW, active_since=NOW)
-    for index in range(workers):
+    for index in scene.job.members(workers):
         placed = {"scheduled": True, "scheduled_at": NOW, "node": f"node{index}"}
         scene = scene.pod(index, **(placed if index < nodes else {"issue": NO_CAPACITY}))
     return scene
@@ -108,6 +108,15 @@ def test_quota_that_refuses_a_part_releases() -> None:
     assert decided(scene.with_conditions(refused), 600).status.attempt == 2
 
 
+@pytest.mark.parametrize("framework", ["none", "ray"])
+def test_workers_that_train_alone_keep_nodes(framework: str) -> None:
+    roles = [{"name": "head"}] if framework == "ray" else []
+    scene = half_placed(framework=framework, roles=roles)
+    assert decided(scene, 86_400).status.attempt == 1
+    asked = half_placed(framework=framework, roles=roles, scheduling={"partialTimeoutSeconds": 60})
+    assert decided(asked, 60).status.attempt == 2
+
+
 def test_running_group_keeps_nodes_of_its_replacement() -> None:
     scene = half_placed().with_status(running_time=NOW)
     assert decided(scene, 600).status.attempt == 1
@@ -134,7 +143,12 @@ def test_elastic_group_below_its_minimum_releases() -> None:
 
 def test_missing_server_releases_elastic_workers() -> None:
     roles = [{"name": "chief"}, {"name": "ps"}]
-    fields = {"framework": "tensorflow", "roles": roles, "elastic": ELASTIC}
+    fields = {
+        "framework": "tensorflow",
+        "roles": roles,
+        "elastic": ELASTIC,
+        "scheduling": {"partialTimeoutSeconds": 300},
+    }
     scene = job(2, template=SUPERVISED, **fields).created().with_status(attempt_start_time=NOW)
     chief, server = scene.job.role_members
     for index in (0, 1, chief):
