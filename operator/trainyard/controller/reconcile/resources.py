@@ -13,7 +13,7 @@ from trainyard.api.constants import ANNOTATION_DUMP_STACKS, CONTROLLER_NAME, GRO
 from trainyard.api.progress import Goodput, Progress
 from trainyard.api.roles import member_index
 from trainyard.api.spec import Framework
-from trainyard.api.status import Avoidance, ConditionType, Phase, Restarts, TrainingJobStatus
+from trainyard.api.status import ConditionType, Phase, Restarts, SuspectNode, TrainingJobStatus
 from trainyard.api.worker_status import RoleStatus
 from trainyard.domain.progress.stragglers import confirmed
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, DeviceProcesses, accelerators
@@ -56,8 +56,8 @@ class JobRecord:
     """For the log; 0 if the job cannot be read."""
     straggling_ranks: int = 0
     """How many of its ranks are stragglers, from its status."""
-    avoided_nodes: int = 0
-    """How many nodes its workers avoid, from its status."""
+    suspect_nodes: tuple[SuspectNode, ...] = ()
+    """The nodes that ended attempts of it, from its status."""
     goodput: Goodput | None = None
     """For the metrics; None if nothing is reported or the job cannot be read."""
     progress: Progress | None = None
@@ -194,7 +194,7 @@ def _with_summary(record: JobRecord, view: JobView) -> JobRecord:
         category=(status.phase, view.spec.framework),
         attempt=status.attempt,
         straggling_ranks=len(confirmed(status)),
-        avoided_nodes=sum(node.avoidance is not Avoidance.NONE for node in status.suspect_nodes),
+        suspect_nodes=tuple(status.suspect_nodes),
         goodput=status.goodput,
         progress=status.progress,
         active_since=status.internal.active_since,
