@@ -27,6 +27,10 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
+NETWORK_PROFILE = "(has(self.network) && has(self.network.profile) ? self.network.profile : '')"
+AUTO_NETWORK = "auto"
+PROFILE_NAME = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+"""Names of network profiles. The platform team adds its own, so that the CRD cannot list them."""
 RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
 """The frameworks whose command or servers the agent starts."""
 SAME_SIZES = (
@@ -144,6 +148,11 @@ class DnsNames(StrEnum):
 class Network(Model):
     """How workers reach each other."""
 
+    profile: str | None = Field(default=None, max_length=63, pattern=PROFILE_NAME)
+    """What the network of the nodes needs of a worker's pod: devices, capabilities, networks, variables and sidecars. Known are tcp, rdma,
+    infiniband, roce, efa and coreweave-infiniband. On Google Cloud: gpudirect-tcpx, gpudirect-tcpxo and gpudirect-rdma. The platform team
+    may add others. auto: the one that a resource or the node selector of the template proves. A value of the template always wins. Not set:
+    nothing is added."""
     dns_names: DnsNames | None = None
     """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
     worker; the cost of its endpoints grows with the square of the group. Not set: All for none, mpi, tensorflow,
@@ -234,9 +243,21 @@ class TrainingJobSpec(Model):
                 ),
                 rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
-                    "network cannot be changed; delete the TrainingJob and create it again",
+                    "network.dnsNames cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".network",
                     reason="FieldValueForbidden",
+                ),
+                rule(
+                    f"{NETWORK_PROFILE} == {NETWORK_PROFILE.replace('self', 'oldSelf')}"
+                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+                    "network.profile can be changed only while the job is suspended; set lifecycle.suspend to true first",
+                    fieldPath=".network",
+                    reason="FieldValueForbidden",
+                ),
+                rule(
+                    f"!{NETWORK_PROFILE}.startsWith('gpudirect-') || !self.template.spec.?hostNetwork.orValue(false)",
+                    "the gpudirect profiles attach networks to the pod, which hostNetwork excludes; remove one of the two",
+                    fieldPath=".network.profile",
                 ),
                 rule(
                     "has(self.managedBy) == has(oldSelf.managedBy)"
