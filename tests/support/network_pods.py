@@ -7,7 +7,7 @@ from tests.support.worker_pods import container
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
-from trainyard.scheduling.network_profile import Network, NetworkProfile, with_own
+from trainyard.scheduling.network_profile import NamedProfile, NetworkProfile, with_own
 
 Json = dict[str, Any]
 DAEMONS = {"gpudirect-tcpx": "tcpx-daemon", "gpudirect-tcpxo": "tcpxo-daemon"}
@@ -23,14 +23,14 @@ WITH_IMAGES = with_own(
 GPUS: Json = {"limits": {"nvidia.com/gpu": 8, "memory": "512Gi"}, "requests": {"cpu": "64"}}
 
 
-def network_pod(network: Network | None, main: Json | None = None, index: int = 1, **pod: Any) -> Json:
+def network_pod(network: NamedProfile | None, main: Json | None = None, index: int = 1, **pod: Any) -> Json:
     """Return the pod of worker 1 of two that use eight GPUs each."""
     containers = [main or container(command=["python", "train.py"], resources=GPUS)]
     made = job(2, framework="none", template={"spec": {"containers": containers, **pod}}).job
     return worker_pod(Worker(made, index, 1, 2), network=network)
 
 
-def set_by(network: Network) -> Json:
+def set_by(network: NamedProfile) -> Json:
     """Return what of the pod differs from the same pod without a network: annotations, and fields of the spec."""
     plain, made = network_pod(None), network_pod(network)
     main, before = made["spec"]["containers"][0], plain["spec"]["containers"][0]

@@ -108,7 +108,8 @@ class Reason(StrEnum):
     GROUP_FORMED = "GroupFormed"
     """The ranks formed one process group of the expected size."""
     TCP_IN_USE = "TcpInUse"
-    """The workers request devices for RDMA, but NCCL communicates by TCP sockets, at a fraction of the speed. This ends nothing."""
+    """The workers request devices for RDMA or have a network profile, but NCCL communicates by TCP sockets, at a fraction of the
+    speed. This ends nothing."""
     RDMA_IN_USE = "RdmaInUse"
     """NCCL uses RDMA or a plugin between workers."""
 
@@ -146,8 +147,8 @@ class Reason(StrEnum):
     NETWORK_PROFILE_CONFLICT = "NetworkProfileConflict"
     """The template has other values than the profile, and keeps them. Or a part of the profile cannot be set. The workers start."""
     NETWORK_PROFILE_UNUSABLE = "NetworkProfileUnusable"
-    """The operator does not know the profile in `network.profile`, or a sidecar of it has no image. No worker is created.
-    The operator tries again."""
+    """The operator does not know the profile in `network.profile`, or a sidecar of it has no image. Or a profile of the chart makes
+    the pod invalid. No worker is created. The operator tries again."""
     STANDARD_INPUT_UNUSED = "StandardInputUnused"
     """The main container has `stdin` or `tty`, and each worker starts several processes. None of them reads the
     input."""

@@ -20,8 +20,8 @@ from trainyard.api.constants import (
     LABEL_ROLE,
     VERSION,
 )
+from trainyard.api.network import DnsNames
 from trainyard.api.roles import is_worker
-from trainyard.api.spec import DnsNames
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
@@ -30,7 +30,7 @@ from trainyard.frameworks.environment import environment
 from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.probes import with_waiting_probes
 from trainyard.frameworks.worker_spec import Json, Worker, dns_names
-from trainyard.scheduling.network_profile import Network
+from trainyard.scheduling.network_profile import NamedProfile
 from trainyard.scheduling.worker_network import WorkerNetwork, covers, with_network, with_sidecars
 
 UNREACHABLE_SECONDS = 30
@@ -48,7 +48,7 @@ def worker_pod(
     agent: AgentImage | None = None,
     endpoint: CoordinatorEndpoint | None = None,
     defaults: PodMetadata | None = None,
-    network: Network | None = None,
+    network: NamedProfile | None = None,
 ) -> Json:
     """Return the pod of a worker.
 
@@ -79,7 +79,7 @@ def worker_pod(
     }
 
 
-def _with_network(worker: Worker, network: Network | None) -> WorkerNetwork:
+def _with_network(worker: Worker, network: NamedProfile | None) -> WorkerNetwork:
     """Return the worker's template, with what its network needs."""
     template = deepcopy(worker.spec.template)
     if network is None or not covers(network, worker.index, template):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import MappingProxyType
 
 from trainyard.domain.state.rdma import RDMA_RESOURCES
-from trainyard.scheduling.network_profile import NetworkProfile, Networks, Proof, network
+from trainyard.scheduling.network_profile import NetworkProfile, NetworkProfiles, Proof, named
 
 POD_INTERFACE = "eth0"
 """The name that every CNI plugin gives to a pod's first interface."""
@@ -200,5 +200,5 @@ _PROFILES = {
     # The resource of a shared device does not tell whether it is InfiniBand or RoCE. Pods need the same for both.
     "rdma": _VERBS.evolve(proof=Proof(resources=list(RDMA_RESOURCES))),
 }
-KNOWN_NETWORKS: Networks = MappingProxyType({name: network(name, profile) for name, profile in _PROFILES.items()})
+KNOWN_NETWORKS: NetworkProfiles = MappingProxyType({name: named(name, profile) for name, profile in _PROFILES.items()})
 """By name. For `auto` the first that is proved applies."""

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from trainyard.api.spec import AUTO_NETWORK, TrainingJobSpec
+from trainyard.api.network import AUTO_NETWORK
+from trainyard.api.spec import TrainingJobSpec
 from trainyard.domain.state.accelerators import gpus
 from trainyard.domain.state.rdma import requested_of
-from trainyard.scheduling.network_profile import Network, Networks, Proof
+from trainyard.scheduling.network_profile import NamedProfile, NetworkProfiles, Proof
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The network of a job's workers."""
 
-    network: Network | None = None
+    network: NamedProfile | None = None
     """None: nothing is set."""
     proof: str = ""
     """What of the template proved it; empty where the job names it."""
@@ -25,7 +26,7 @@ class Choice:
     """Why `auto` set nothing."""
 
 
-def choose_network(spec: TrainingJobSpec, networks: Networks) -> Choice:
+def choose_network(spec: TrainingJobSpec, networks: NetworkProfiles) -> Choice:
     """Return the network of the workers of a job. `networks`: those that the operator knows, by name."""
     name = spec.network.profile
     if name is None:
@@ -49,7 +50,7 @@ def _fix(what: str) -> str:
     )
 
 
-def _without_image(network: Network, pod: Mapping[str, Any]) -> str:
+def _without_image(network: NamedProfile, pod: Mapping[str, Any]) -> str:
     """Return why a profile cannot be used: a sidecar without an image. Empty where each has one, or the template has the container.
 
     The image belongs to the release of the plugin on the nodes, which the operator does not know.
@@ -65,7 +66,7 @@ def _without_image(network: Network, pod: Mapping[str, Any]) -> str:
     )
 
 
-def _proved(pod: Mapping[str, Any], networks: Networks) -> Choice:
+def _proved(pod: Mapping[str, Any], networks: NetworkProfiles) -> Choice:
     """Return the network that the template proves. Where two of the platform team are proved, none is."""
     proved = {each.name: proof for each in networks.values() if (proof := proof_of(each.profile.proof, pod))}
     of_chart = [name for name in proved if networks[name].of_chart]

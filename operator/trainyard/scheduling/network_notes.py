@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.scheduling.network_choice import Choice
-from trainyard.scheduling.network_profile import Network
+from trainyard.scheduling.network_profile import NamedProfile
 from trainyard.scheduling.worker_network import Facts, privileges
 
 MAX_LISTED = 800
@@ -22,7 +22,7 @@ def applied_note(choice: Choice, facts: Facts) -> str:
     return f"network.profile {network.name}{why} {done}{advice}"
 
 
-def conflict_notes(network: Network, facts: Facts) -> list[str]:
+def conflict_notes(network: NamedProfile, facts: Facts) -> list[str]:
     """Return what of the profile is not set: values of the template that stay, and what cannot be set."""
     notes = []
     if facts.kept:
@@ -44,6 +44,14 @@ def refused_because(choice: Choice, spec: TrainingJobSpec) -> str:
         f"network.profile {choice.network.name} adds {_listed(added)}, which the baseline standard refuses: have the namespace"
         f" labelled pod-security.kubernetes.io/enforce=privileged, or remove network.profile {spec.network.profile}. "
     )
+
+
+def invalid_because(choice: Choice) -> str:
+    """Return what may make a pod invalid beside its template: a profile of the platform team, which can be repaired. Empty: nothing."""
+    if choice.network is None or not choice.network.of_chart:
+        return ""
+    name = choice.network.name
+    return f"a pod with network.profile {name} is not valid; correct the template, or networkProfiles.{name} of the chart: "
 
 
 def _listed(values: Sequence[str]) -> str:

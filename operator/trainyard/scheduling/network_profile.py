@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from trainyard.api.base import Model
-from trainyard.api.spec import AUTO_NETWORK, PROFILE_NAME
+from trainyard.api.network import AUTO_NETWORK, PROFILE_NAME
 
 Json = dict[str, Any]
 
@@ -109,7 +109,7 @@ class NetworkProfile(Strict):
     capabilities: list[Capability] = Field(default=[])
     """Linux capabilities of the main container."""
     networks: list[str] = Field(default=[])
-    """Networks of Multus, in the order of their interfaces. A network may be there several times."""
+    """NetworkProfiles of Multus, in the order of their interfaces. A network may be there several times."""
     interface: str = ""
     """The interface of the pod on which ranks meet (NCCL and gloo)."""
     env: Annotated[dict[VariableName, str], Only] = Field(default={})
@@ -131,7 +131,7 @@ class NetworkProfile(Strict):
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NamedProfile:
     """A profile by its name."""
 
     name: str
@@ -142,16 +142,16 @@ class Network:
     """Whether the platform team has set it."""
 
 
-Networks = Mapping[str, Network]
+NetworkProfiles = Mapping[str, NamedProfile]
 
 
-def network(name: str, profile: NetworkProfile, *, of_chart: bool = False) -> Network:
+def named(name: str, profile: NetworkProfile, *, of_chart: bool = False) -> NamedProfile:
     """Return the profile with its name and its stamp."""
     fields = json.dumps(profile.model_dump(mode="json", exclude=set(NOT_OF_PODS)), sort_keys=True)
-    return Network(name, profile, f"{name}@{sha256(fields.encode()).hexdigest()[:DIGEST_CHARACTERS]}", of_chart)
+    return NamedProfile(name, profile, f"{name}@{sha256(fields.encode()).hexdigest()[:DIGEST_CHARACTERS]}", of_chart)
 
 
-def with_own(known: Networks, own: Mapping[str, NetworkProfile]) -> Networks:
+def with_own(known: NetworkProfiles, own: Mapping[str, NetworkProfile]) -> NetworkProfiles:
     """Return the known networks with those of the platform team, which come first and replace known ones of the same name.
 
     Raises ValueError where `base` is not known.
@@ -161,7 +161,7 @@ def with_own(known: Networks, own: Mapping[str, NetworkProfile]) -> Networks:
         base = profile.base or (name if name in known else None)
         if base is not None and base not in known:
             raise ValueError(f"{name}.base: {base} is not a known profile: {', '.join(known)}")
-        made[name] = network(name, extended(known[base].profile, profile) if base else profile, of_chart=True)
+        made[name] = named(name, extended(known[base].profile, profile) if base else profile, of_chart=True)
     return {**made, **{name: each for name, each in known.items() if name not in made}}
 
 

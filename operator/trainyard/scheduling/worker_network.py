@@ -7,7 +7,7 @@ from typing import Any
 from trainyard.api.roles import is_worker
 from trainyard.domain.state.accelerators import accelerators
 from trainyard.domain.state.rdma import requested_of
-from trainyard.scheduling.network_profile import INTERFACE_VARIABLES, Json, Network, NetworkProfile
+from trainyard.scheduling.network_profile import INTERFACE_VARIABLES, Json, NamedProfile, NetworkProfile
 
 MULTUS = "k8s.v1.cni.cncf.io/networks"
 """The annotation by which Multus attaches networks to a pod."""
@@ -49,14 +49,14 @@ class WorkerNetwork:
     facts: Facts = Facts()
 
 
-def covers(network: Network, index: int, template: Json) -> bool:
+def covers(network: NamedProfile, index: int, template: Json) -> bool:
     """Return whether a member gets the profile: all workers do, and members of roles with accelerators or devices of the network."""
     main: Mapping[str, Any] = template["spec"]["containers"][0]
     devices = (*network.profile.devices, *network.profile.resources)
     return is_worker(index) or accelerators(main) > 0 or bool(requested_of(main, devices))
 
 
-def with_network(template: Json, network: Network) -> WorkerNetwork:
+def with_network(template: Json, network: NamedProfile) -> WorkerNetwork:
     """Return the template with what the profile sets, and its sidecars. The template itself is not changed."""
     profile, pod = network.profile, template["spec"]
     main: Json = pod["containers"][0]

@@ -1,14 +1,17 @@
 """The known network profiles: each has a source, and a golden file of what it sets in a worker's pod."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.support.network_pods import DAEMONS, WITH_IMAGES, set_by
-from trainyard.api.spec import Network as NetworkField
+from trainyard.api.network import Network as NetworkField
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
+from trainyard.scheduling.network_profile import NetworkProfile, with_own
 
+PAGE = (Path(__file__).parents[3] / "docs/networks.md").read_text()
 GOLDEN = Path(__file__).parents[2] / "golden/networks"
 
 
@@ -30,6 +33,20 @@ def test_field_documents_each_profile() -> None:
     described = NetworkField.model_fields["profile"].description or ""
     words = {word.strip(".,") for word in described.split()}
     assert words >= {*KNOWN_NETWORKS, "auto:"}
+
+
+def test_page_lists_each_profile() -> None:
+    assert [name for name in KNOWN_NETWORKS if f"`{name}`" not in PAGE] == []
+
+
+def test_examples_of_the_page_are_valid() -> None:
+    [example] = re.findall(r"```yaml\n(networkProfiles:.*?)```", PAGE, re.DOTALL)
+    own = yaml.safe_load(example)["networkProfiles"]
+    made = with_own(KNOWN_NETWORKS, {name: NetworkProfile.model_validate(each) for name, each in own.items()})
+    assert made["p5"].profile.resources["hugepages-2Mi"] == "5120Mi"
+    assert made["gpudirect-tcpxo"].profile.sidecars[0]["image"].startswith("REGISTRY/")
+    fields = {field.alias for field in NetworkProfile.model_fields.values()}
+    assert [field for field in fields if f"`{field}`" not in PAGE] == []
 
 
 def test_images_of_providers_are_not_fixed() -> None:

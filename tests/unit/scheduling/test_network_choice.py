@@ -8,20 +8,22 @@ from tests.support.jobs import spec
 from tests.support.network_pods import WITH_IMAGES
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_choice import Choice, choose_network
-from trainyard.scheduling.network_profile import NetworkProfile, Networks, with_own
+from trainyard.scheduling.network_profile import NetworkProfile, NetworkProfiles, with_own
 
 Json = dict[str, Any]
 INSTANCE = "node.kubernetes.io/instance-type"
 
 
-def chosen(profile: str | None, limits: Json | None = None, networks: Networks = WITH_IMAGES, **pod: Any) -> Choice:
+def chosen(
+    profile: str | None, limits: Json | None = None, networks: NetworkProfiles = WITH_IMAGES, **pod: Any
+) -> Choice:
     main = {"name": "main", "image": "trainer:1", "resources": {"limits": limits or {}}}
     return choose_network(
         spec(network={"profile": profile}, template={"spec": {"containers": [main], **pod}}), networks
     )
 
 
-def own(**profiles: Json) -> Networks:
+def own(**profiles: Json) -> NetworkProfiles:
     return with_own(WITH_IMAGES, {name: NetworkProfile.model_validate(each) for name, each in profiles.items()})
 
 

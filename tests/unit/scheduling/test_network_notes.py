@@ -5,8 +5,8 @@ from typing import Any
 from tests.support.jobs import spec
 from tests.support.network_pods import WITH_IMAGES
 from trainyard.scheduling.network_choice import Choice
-from trainyard.scheduling.network_notes import applied_note, conflict_notes, refused_because
-from trainyard.scheduling.network_profile import Network
+from trainyard.scheduling.network_notes import applied_note, conflict_notes, invalid_because, refused_because
+from trainyard.scheduling.network_profile import NamedProfile, NetworkProfile, with_own
 from trainyard.scheduling.worker_network import Facts, with_network
 
 EFA, RDMA, TCPX = (WITH_IMAGES[name] for name in ("efa", "rdma", "gpudirect-tcpx"))
@@ -14,7 +14,7 @@ MAX_NOTE = 1024
 """Bytes of an event's note in the API of Kubernetes."""
 
 
-def facts(network: Network, **main: Any) -> Facts:
+def facts(network: NamedProfile, **main: Any) -> Facts:
     return with_network({"spec": {"containers": [{"name": "main", "image": "i", **main}]}}, network).facts
 
 
@@ -55,6 +55,13 @@ def test_conflicts_name_values_of_the_template() -> None:
     assert kept.startswith("the template keeps NCCL_NET=IB, where network.profile efa has other values")
     assert left == "network.profile efa does not set hugepages-2Mi (why)"
     assert conflict_notes(EFA, Facts(("a",))) == []
+
+
+def test_invalid_pod_may_be_the_platform_teams_fault() -> None:
+    own = with_own(WITH_IMAGES, {"site": NetworkProfile(base="rdma")})["site"]
+    assert "networkProfiles.site of the chart" in invalid_because(Choice(own))
+    assert invalid_because(Choice(RDMA)) == ""
+    assert invalid_because(Choice()) == ""
 
 
 def test_rejection_names_what_the_profile_adds() -> None:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
-from trainyard.scheduling.network_profile import NetworkProfile, network, with_own
+from trainyard.scheduling.network_profile import NetworkProfile, named, with_own
 
 Json = dict[str, Any]
 
@@ -86,18 +86,17 @@ class TestExtension:
 class TestStamp:
     def test_is_equal_for_equal_data(self) -> None:
         assert (
-            network("a", profile(env={"X": "1", "Y": "2"})).stamp
-            == network("a", profile(env={"Y": "2", "X": "1"})).stamp
+            named("a", profile(env={"X": "1", "Y": "2"})).stamp == named("a", profile(env={"Y": "2", "X": "1"})).stamp
         )
 
     @pytest.mark.parametrize("fields", [{"source": "x"}, {"advice": "x"}, {"proof": {"gpus": 1}}, {"sockets": True}])
     def test_ignores_what_changes_no_pod(self, fields: Json) -> None:
-        assert network("a", profile(**fields)).stamp == network("a", profile()).stamp
+        assert named("a", profile(**fields)).stamp == named("a", profile()).stamp
 
     @pytest.mark.parametrize("fields", [{"env": {"X": "1"}}, {"interface": "eth1"}, {"networks": ["a"]}])
     def test_shows_what_changes_a_pod(self, fields: Json) -> None:
-        assert network("a", profile(**fields)).stamp != network("a", profile()).stamp
+        assert named("a", profile(**fields)).stamp != named("a", profile()).stamp
 
     def test_begins_with_the_name(self) -> None:
-        assert network("a", profile()).stamp.startswith("a@")
-        assert network("a", profile()).stamp != network("b", profile()).stamp
+        assert named("a", profile()).stamp.startswith("a@")
+        assert named("a", profile()).stamp != named("b", profile()).stamp

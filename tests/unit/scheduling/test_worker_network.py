@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from tests.support.network_pods import GPUS, WITH_IMAGES, network_pod
 from trainyard.api.roles import member_index
-from trainyard.scheduling.network_profile import NetworkProfile, network
+from trainyard.scheduling.network_profile import NetworkProfile, named
 from trainyard.scheduling.worker_network import MULTUS, Facts, all_facts, covers, privileges, with_network
 
 Json = dict[str, Any]
@@ -23,7 +23,7 @@ def template(pod: Json | None = None, metadata: Json | None = None, **main: Any)
 
 
 def own(**fields: Any) -> Any:
-    return network("own", NetworkProfile.model_validate(fields))
+    return named("own", NetworkProfile.model_validate(fields))
 
 
 def main_of(made: Json) -> Json:

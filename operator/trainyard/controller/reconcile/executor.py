@@ -46,7 +46,7 @@ from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_choice import choose_network
-from trainyard.scheduling.network_profile import Network, Networks
+from trainyard.scheduling.network_profile import NamedProfile, NetworkProfiles
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Executor:
     """
     pod_metadata: PodMetadata = field(default_factory=PodMetadata)
     """The labels and annotations of workers that the user may replace."""
-    networks: Networks = field(default_factory=lambda: KNOWN_NETWORKS)
+    network_profiles: NetworkProfiles = field(default_factory=lambda: KNOWN_NETWORKS)
     """The network profiles that jobs can name."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
@@ -163,7 +163,7 @@ class Executor:
                 assert_never(action)
 
     async def _create_worker(self, job: JobView, worker: Worker) -> bool:
-        choice = choose_network(job.spec, self.networks)
+        choice = choose_network(job.spec, self.network_profiles)
         if choice.problem:
             raise NetworkProfileError(choice.problem)
         plain = _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata, choice.network)
@@ -265,7 +265,7 @@ def _build_worker_pod(
     agent: AgentImage | None,
     coordinator_endpoint: CoordinatorEndpoint | None,
     metadata: PodMetadata,
-    network: Network | None,
+    network: NamedProfile | None,
 ) -> dict[str, Any]:
     try:
         return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata, network)

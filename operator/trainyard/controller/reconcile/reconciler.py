@@ -40,7 +40,7 @@ from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
 from trainyard.kube.events import EventRecorder
 from trainyard.scheduling.network_choice import choose_network
-from trainyard.scheduling.network_notes import applied_note, conflict_notes, refused_because
+from trainyard.scheduling.network_notes import applied_note, conflict_notes, invalid_because, refused_because
 from trainyard.scheduling.worker_network import Facts, all_facts, covers, with_network
 
 _LOG = logging.getLogger(__name__)
@@ -121,17 +121,19 @@ class Reconciler:
             reports=self.progress_store.of(record.uid) if self.progress_store else (),
             agent_registry=self.agent_registry,
         )
-        chosen = choose_network(seen.job.spec, self.executor.networks).network if seen else None
+        chosen = choose_network(seen.job.spec, self.executor.network_profiles).network if seen else None
         if seen is None or chosen is None:
             return seen
         return replace(seen, network=NetworkView(chosen.name, chosen.stamp, chosen.profile.sockets))
 
     def _with_network_profile(self, job: JobView, refusal: Refusal) -> Refusal:
-        """Return the refusal with what the job's network profile adds: the server's message names the policy alone."""
-        if refusal.reason is not Reason.PODS_FORBIDDEN:
-            return refusal
-        why = refused_because(choose_network(job.spec, self.executor.networks), job.spec)
-        return replace(refusal, message=f"{why}{refusal.message}")
+        """Return the refusal with what the job's network profile adds: the server's message names the pod or the policy alone."""
+        choice = choose_network(job.spec, self.executor.network_profiles)
+        if refusal.reason is Reason.PODS_FORBIDDEN:
+            return replace(refusal, message=f"{refused_because(choice, job.spec)}{refusal.message}")
+        if refusal.reason is Reason.INVALID_TEMPLATE and (why := invalid_because(choice)):
+            return Refusal(Reason.NETWORK_PROFILE_UNUSABLE, f"{why}{refusal.message}")
+        return refusal
 
     async def _still_exists(self, record: JobRecord) -> bool:
         """Ask the API server. The watch may be late, and the garbage collector deletes each Service of a deleted job."""
@@ -270,7 +272,7 @@ class Reconciler:
 
     def _network_events(self, workers: Sequence[Worker]) -> list[Event]:
         """Return what the network profile of the job has set, and what of it the template kept. `workers`: one of each role."""
-        choice = choose_network(workers[0].spec, self.executor.networks)
+        choice = choose_network(workers[0].spec, self.executor.network_profiles)
         network, facts = choice.network, Facts()
         if network is not None:
             templates = [w.spec.template for w in workers if covers(network, w.index, w.spec.template)]

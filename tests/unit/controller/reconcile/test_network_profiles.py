@@ -33,7 +33,7 @@ async def test_profile_is_set_and_reported(api: FakeApi, lab: Lab) -> None:
     env = [{"name": "NCCL_SOCKET_IFNAME", "value": "ens5"}]
     async with operator(api):
         lab.submit(network={"profile": "efa"}, template=template(env=env))
-        await until(lambda: notes(api, "NetworkProfileApplied"))
+        await until(lambda: notes(api, "NetworkProfileConflict"))
         [first, _] = api.cluster.objects(PODS, LAB)
         assert first["spec"]["containers"][0]["resources"]["limits"]["vpc.amazonaws.com/efa"] == "1"
         assert first["metadata"]["annotations"]["trainyard.dev/network-profile"].startswith("efa@")
@@ -85,6 +85,19 @@ async def test_policy_against_the_profile_is_explained(api: FakeApi, lab: Lab, m
         lab.runs(*FIRST)
         await lab.until_phase("Running")
     assert len(notes(api, "PodsForbidden")) == 1
+
+
+async def test_invalid_profile_of_the_chart_fails_no_job(api: FakeApi, lab: Lab) -> None:
+    message = 'Pod "x" is invalid: spec.volumes[0].configMap.name: Required value'
+    api.fault(method="POST", path=".*/pods", status=422, reason="Invalid", message=message, times=10_000)
+    profile = NetworkProfile.model_validate({"volumes": [{"name": "topology", "configMap": {}}]})
+    async with operator(api, network_profiles={"site": profile}):
+        lab.submit(network={"profile": "site"})
+        await until(lambda: lab.condition("Running").get("reason") == "NetworkProfileUnusable")
+        assert lab.condition("Running")["message"].endswith(f"networkProfiles.site of the chart: {message}")
+        lab.submit("plain", network={"profile": "tcp"})
+        await lab.until_phase("Failed", "plain")
+    assert lab.status()["phase"] == "Pending"
 
 
 async def test_replacement_after_a_changed_profile_restarts_all(api: FakeApi, lab: Lab) -> None:

@@ -29,7 +29,7 @@ def planned(scene: Scene, network: NetworkView) -> Plan:
         pytest.param(NetworkView(), RestartScope.GROUP, id="removed"),
     ],
 )
-def test_new_pod_joins_only_pods_of_the_same_profile(network: NetworkView, scope: RestartScope) -> None:
+def test_new_pod_joins_pods_of_its_profile(network: NetworkView, scope: RestartScope) -> None:
     assert planned(RUNS.deleted(1), network).status.internal.backoff.scope is scope
 
 
@@ -44,7 +44,7 @@ def test_unchanged_group_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("network", "joins"), [(BEFORE, True), (NOW_SET, False)])
-def test_workers_join_only_pods_of_the_same_profile(network: NetworkView, joins: bool) -> None:  # noqa: FBT001 - a table
+def test_workers_join_pods_of_their_profile(network: NetworkView, joins: bool) -> None:  # noqa: FBT001 - a table
     grown = planned(running(2).with_spec(replicas=4), network).status
     assert (grown.internal.joining is not None) is joins
     assert grown.attempt == (1 if joins else 2)
