@@ -35,6 +35,7 @@ from trainyard.controller.bootstrap.settings import (
     Qps,
     ResourceName,
 )
+from trainyard.scheduling.network_profile import NetworkProfile, ProfileName
 
 
 class OperatorSettings(Values):
@@ -229,6 +230,7 @@ class Chart(Values):
     settings: OperatorSettings
     agent: Agent
     workers: Workers = OPTIONAL
+    network_profiles: Annotated[dict[ProfileName, NetworkProfile], These] = OPTIONAL
     coordinator: Coordinator
     extra_env: list[Variable] = OPTIONAL
     run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = OPTIONAL

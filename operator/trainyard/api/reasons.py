@@ -111,7 +111,8 @@ class Reason(StrEnum):
     GROUP_FORMED = "GroupFormed"
     """The ranks formed one process group of the expected size."""
     TCP_IN_USE = "TcpInUse"
-    """The workers request devices for RDMA, but NCCL communicates by TCP sockets, at a fraction of the speed. This ends nothing."""
+    """The workers request devices for RDMA or have a network profile, but NCCL communicates by TCP sockets, at a fraction of the
+    speed. This ends nothing."""
     RDMA_IN_USE = "RdmaInUse"
     """NCCL uses RDMA or a plugin between workers."""
 
@@ -144,6 +145,13 @@ class Reason(StrEnum):
     USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
     """The template sets an environment variable that describes ranks or the master, or one of another framework.
     The operator keeps it. It may not match the real values."""
+    NETWORK_PROFILE_APPLIED = "NetworkProfileApplied"
+    """What `network.profile` sets in the workers. With auto: what of the template proved the network, or that nothing did."""
+    NETWORK_PROFILE_CONFLICT = "NetworkProfileConflict"
+    """The template has other values than the profile, and keeps them. Or a part of the profile cannot be set. The workers start."""
+    NETWORK_PROFILE_UNUSABLE = "NetworkProfileUnusable"
+    """The operator does not know the profile in `network.profile`, or a sidecar of it has no image. Or a profile of the chart makes
+    the pod invalid. No worker is created. The operator tries again."""
     STANDARD_INPUT_UNUSED = "StandardInputUnused"
     """The main container has `stdin` or `tty`, and each worker starts several processes. None of them reads the
     input."""

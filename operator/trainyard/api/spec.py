@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from trainyard.api.base import Model, rule
 from trainyard.api.constants import MAX_REPLICAS
 from trainyard.api.elastic import Elastic
+from trainyard.api.network import Network, network_rules
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
@@ -27,7 +28,6 @@ RANKS_FIT = (
     " x parallelism.context; change one of these numbers"
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
-DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
 RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
 """The frameworks whose command or servers the agent starts."""
 SAME_SIZES = (
@@ -135,22 +135,6 @@ class Success(StrEnum):
     WORKER_0 = "Worker0"
 
 
-class DnsNames(StrEnum):
-    """The workers that have a DNS name."""
-
-    MASTER = "Master"
-    ALL = "All"
-
-
-class Network(Model):
-    """How workers reach each other."""
-
-    dns_names: DnsNames | None = None
-    """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, mpi, tensorflow,
-    paddle, and jax on TPUs; else Master."""
-
-
 class Parallelism(Model):
     """How one copy of the model is distributed over ranks."""
 
@@ -228,17 +212,7 @@ class TrainingJobSpec(Model):
                     "with tensorflow, dmlc, ray or flower the operator starts one process in each worker; leave this out",
                     fieldPath=".processesPerReplica",
                 ),
-                rule(
-                    f"!(self.framework in ['tensorflow', 'paddle']) || {DNS_NAMES} != 'Master'",
-                    "tensorflow and paddle reach all members by name; leave network.dnsNames out",
-                    fieldPath=".network.dnsNames",
-                ),
-                rule(
-                    f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
-                    "network cannot be changed; delete the TrainingJob and create it again",
-                    fieldPath=".network",
-                    reason="FieldValueForbidden",
-                ),
+                *network_rules(),
                 rule(
                     "has(self.managedBy) == has(oldSelf.managedBy)"
                     " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",

@@ -8,6 +8,7 @@ from copy import deepcopy
 from trainyard.api.constants import (
     ANNOTATION_GENERATION,
     ANNOTATION_MAIN_CONTAINER,
+    ANNOTATION_NETWORK,
     ANNOTATION_TEMPLATE_HASH,
     ANNOTATION_WORKERS,
     GROUP,
@@ -19,8 +20,8 @@ from trainyard.api.constants import (
     LABEL_ROLE,
     VERSION,
 )
+from trainyard.api.network import DnsNames
 from trainyard.api.roles import is_worker
-from trainyard.api.spec import DnsNames
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
@@ -29,6 +30,8 @@ from trainyard.frameworks.environment import environment
 from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.probes import with_waiting_probes
 from trainyard.frameworks.worker_spec import Json, Worker, dns_names
+from trainyard.scheduling.network_profile import NamedProfile
+from trainyard.scheduling.worker_network import WorkerNetwork, covers, with_network, with_sidecars
 
 UNREACHABLE_SECONDS = 30
 """How long a pod stays bound to an unreachable node; Kubernetes' default of 300 would be five minutes of idle GPUs."""
@@ -45,13 +48,16 @@ def worker_pod(
     agent: AgentImage | None = None,
     endpoint: CoordinatorEndpoint | None = None,
     defaults: PodMetadata | None = None,
+    network: NamedProfile | None = None,
 ) -> Json:
     """Return the pod of a worker.
 
     `agent`: the image of the agent, if one is injected; `endpoint`: the coordinator, if any; `defaults`: the labels and
-    annotations that the user may replace.
+    annotations that the user may replace. `network`: the network profile of the job, if it has one.
     """
-    job, template = worker.job, deepcopy(worker.spec.template)
+    job = worker.job
+    made = _with_network(worker, network)
+    template = made.template
     given = template.get("metadata") or {}
     metadata = (defaults or PodMetadata()).overridden(given.get("labels") or {}, given.get("annotations") or {})
     return {
@@ -65,17 +71,29 @@ def worker_pod(
                 DEFAULT_CONTAINER: template["spec"]["containers"][0]["name"],
                 **metadata.annotations,
                 **_annotations(worker),
+                **({ANNOTATION_NETWORK: made.stamp} if made.stamp else {}),
             },
             "ownerReferences": [_owner(job)],
         },
-        "spec": _pod_spec(worker, template["spec"], agent, endpoint),
+        "spec": _pod_spec(worker, made, agent, endpoint),
     }
 
 
-def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: CoordinatorEndpoint | None) -> Json:
+def _with_network(worker: Worker, network: NamedProfile | None) -> WorkerNetwork:
+    """Return the worker's template, with what its network needs."""
+    template = deepcopy(worker.spec.template)
+    if network is None or not covers(network, worker.index, template):
+        return WorkerNetwork(template)
+    return with_network(template, network)
+
+
+def _pod_spec(
+    worker: Worker, made: WorkerNetwork, agent: AgentImage | None, endpoint: CoordinatorEndpoint | None
+) -> Json:
     """Return the template's `spec`, completed step by step."""
     job = worker.job
-    spec = _with_environment(worker, spec)
+    # Sidecars of the network are none of the template's containers, and get none of their variables.
+    spec = with_sidecars(_with_environment(worker, made.template["spec"]), made.sidecars)
     spec = _with_shared_memory(spec)
     if agent and job.wants_agent:
         spec = with_agent(worker, spec, agent)

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.api.network import DnsNames
 from trainyard.api.roles import role_and_number
-from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
+from trainyard.api.spec import Framework, TrainingJobSpec
 from trainyard.domain.state.accelerators import TPU, requested
 from trainyard.domain.state.object_names import worker_host, worker_pod
 from trainyard.domain.state.quantity import quantity

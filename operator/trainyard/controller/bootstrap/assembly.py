@@ -35,6 +35,8 @@ from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
 from trainyard.kube.permissions import PermissionTracker
 from trainyard.kube.session import Session
+from trainyard.scheduling.known_networks import KNOWN_NETWORKS
+from trainyard.scheduling.network_profile import with_own
 
 
 def assemble(
@@ -80,6 +82,7 @@ def assemble(
             lambda: coordinator_endpoint(settings, coordinator),
             _job_peers(settings),
             PodMetadata().overridden(settings.worker_labels, settings.worker_annotations),
+            with_own(KNOWN_NETWORKS, settings.network_profiles),
         ),
         writer=writer,
         tracker=tracker,

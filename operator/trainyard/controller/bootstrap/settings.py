@@ -12,6 +12,8 @@ from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 from trainyard.controller.bootstrap.peers import DOMAIN, LabelValue, Peer, QualifiedName
 from trainyard.coordinator.address import ALL_ADDRESSES
 from trainyard.engine.leader import MAX_LEASE_SECONDS
+from trainyard.scheduling.known_networks import KNOWN_NETWORKS
+from trainyard.scheduling.network_profile import NetworkProfile, ProfileName, with_own
 
 # The chart's values use these types too (`dev/codegen/chart/values.py`).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -84,6 +86,8 @@ class Settings(BaseSettings):
     """More labels of all workers, as a JSON object. A value in a job's template replaces them."""
     worker_annotations: Annotated[dict[QualifiedName, str], NoDecode] = {}
     """More annotations of all workers, as a JSON object. A value in a job's template replaces them."""
+    network_profiles: Annotated[dict[ProfileName, NetworkProfile], NoDecode] = {}
+    """More network profiles for `network.profile`, as a JSON object by name. They extend or replace the known ones."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -106,7 +110,15 @@ class Settings(BaseSettings):
     def _empty_is_none(cls, value: object) -> object:
         return value or None
 
-    @field_validator("job_peers", "accelerators", "worker_labels", "worker_annotations", mode="before")
+    @field_validator("network_profiles", mode="after")
+    @classmethod
+    def _with_known_bases(cls, value: dict[str, NetworkProfile]) -> dict[str, NetworkProfile]:
+        with_own(KNOWN_NETWORKS, value)
+        return value
+
+    @field_validator(
+        *("job_peers", "accelerators", "worker_labels", "worker_annotations", "network_profiles"), mode="before"
+    )
     @classmethod
     def _from_json(cls, value: object, info: ValidationInfo) -> object:
         empty = "[]" if info.field_name == "job_peers" else "{}"

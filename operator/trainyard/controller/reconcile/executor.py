@@ -12,7 +12,13 @@ from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
-from trainyard.controller.reconcile.refusals import InvalidTemplateError, NameConflictError, name_taken, to_refusal
+from trainyard.controller.reconcile.refusals import (
+    InvalidTemplateError,
+    NameConflictError,
+    NetworkProfileError,
+    name_taken,
+    to_refusal,
+)
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.domain.decisions import (
     Action,
@@ -38,6 +44,9 @@ from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
+from trainyard.scheduling.known_networks import KNOWN_NETWORKS
+from trainyard.scheduling.network_choice import choose_network
+from trainyard.scheduling.network_profile import NamedProfile, NetworkProfiles
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +84,8 @@ class Executor:
     """
     pod_metadata: PodMetadata = field(default_factory=PodMetadata)
     """The labels and annotations of workers that the user may replace."""
+    network_profiles: NetworkProfiles = field(default_factory=lambda: KNOWN_NETWORKS)
+    """The network profiles that jobs can name."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
 
@@ -93,6 +104,8 @@ class Executor:
                 return ExecutionResult(name_taken(error), changed)
             except InvalidTemplateError as error:
                 return ExecutionResult(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
+            except NetworkProfileError as error:
+                return ExecutionResult(Refusal(Reason.NETWORK_PROFILE_UNUSABLE, str(error)), changed)
             changed |= any(isinstance(o, Done) and o.value for o in outcomes)
             if failed := next((o.error for o in outcomes if isinstance(o, Failed)), None):
                 return ExecutionResult(to_refusal(failed, kind), changed)
@@ -150,7 +163,10 @@ class Executor:
                 assert_never(action)
 
     async def _create_worker(self, job: JobView, worker: Worker) -> bool:
-        plain = _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata)
+        choice = choose_network(job.spec, self.network_profiles)
+        if choice.problem:
+            raise NetworkProfileError(choice.problem)
+        plain = _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata, choice.network)
         manifest = await self.restart_support.with_supported_rule(job.namespace, plain)
         try:
             return await self._create(job, PODS, manifest)
@@ -245,10 +261,14 @@ def _log_deletions(plan: Plan) -> None:
 
 
 def _build_worker_pod(
-    worker: Worker, agent: AgentImage | None, coordinator_endpoint: CoordinatorEndpoint | None, metadata: PodMetadata
+    worker: Worker,
+    agent: AgentImage | None,
+    coordinator_endpoint: CoordinatorEndpoint | None,
+    metadata: PodMetadata,
+    network: NamedProfile | None,
 ) -> dict[str, Any]:
     try:
-        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata)
+        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata, network)
     except Exception as error:
         # A template that breaks the builder fails its own job, and is never retried for ever.
         raise InvalidTemplateError(f"{type(error).__name__}: {error}") from error

@@ -31,6 +31,10 @@ class InvalidTemplateError(Exception):
     """No manifest can be built from the template, although the API server's schema accepts it."""
 
 
+class NetworkProfileError(Exception):
+    """No worker can be created, since the network profile of the job cannot be used. The message has the fix."""
+
+
 def name_taken(error: NameConflictError) -> Refusal:
     """Return the refusal of an object whose name is taken. It passes by itself where a deleted job of that name has it."""
     if error.of_predecessor:

@@ -17,6 +17,7 @@ from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
 from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
+from trainyard.domain.state.network_view import NO_NETWORK, NetworkView
 from trainyard.domain.state.roles import role_members, role_of, rule_of, rules, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 
@@ -170,6 +171,8 @@ class Snapshot:
     """The agents that have connected, by the UID of their pod."""
     coordinator_up_since: datetime | None = None
     """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
+    network: NetworkView = NO_NETWORK
+    """The network profile that new workers get."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
 
@@ -232,7 +235,12 @@ class Snapshot:
         group = self.job.status.internal.group
         few = group is None or len(group.replacements) < MAX_REPLACEMENTS
         served = self.coordinator_up_since is not None and self.expects_agents
-        return self.job.pods_fit_other_sizes and few and served
+        return self.job.pods_fit_other_sizes and few and served and not self.network_changed
+
+    @cached_property
+    def network_changed(self) -> bool:
+        """Whether new workers would get other network settings than the existing ones, with which ranks may not find each other."""
+        return any(pod.network != self.network.stamp for pod in self.current_workers)
 
     @cached_property
     def dns_problem(self) -> str:

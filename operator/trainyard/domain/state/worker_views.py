@@ -96,6 +96,8 @@ class PodView:
     """The generation of the job from which it was created; 0 where it is not known."""
     template_hash: str = ""
     """The hash of the template from which it was created; empty in a pod of an earlier release."""
+    network: str = ""
+    """The name and the digest of the network profile with which it was created; empty where it has none."""
     node_lost_at: datetime | None = None
     """When the control plane gave it up because its node is not ready; None where the node has reported it since."""
     init_container: str = ""
