@@ -34,6 +34,7 @@ from trainyard.controller.bootstrap.settings import (
     Name,
     Qps,
     ResourceName,
+    TopologyLabel,
 )
 
 
@@ -83,6 +84,13 @@ class Agent(Switch):
     image: OptionalImage = OPTIONAL
     image_volume: bool = OPTIONAL
     image_pull_secrets: Annotated[list[PullSecret], Once] = OPTIONAL
+
+
+class Topology(Values):
+    """What the operator knows of the network between nodes."""
+
+    read_nodes: bool = OPTIONAL
+    labels: Annotated[list[TopologyLabel], Once] = OPTIONAL
 
 
 class Workers(Values):
@@ -228,6 +236,7 @@ class Chart(Values):
     watch_namespaces: Annotated[list[Name], Once]
     settings: OperatorSettings
     agent: Agent
+    topology: Topology = OPTIONAL
     workers: Workers = OPTIONAL
     coordinator: Coordinator
     extra_env: list[Variable] = OPTIONAL

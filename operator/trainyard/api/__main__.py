@@ -25,7 +25,9 @@ class _Writer(yaml.SafeDumper):
     """Writes dense objects beside all that YAML's safe types allow."""
 
 
-_Writer.add_representer(_Dense, lambda writer, value: writer.represent_mapping("tag:yaml.org,2002:map", value, flow_style=True))
+_Writer.add_representer(
+    _Dense, lambda writer, value: writer.represent_mapping("tag:yaml.org,2002:map", value, flow_style=True)
+)
 
 
 def crd_yaml() -> str:

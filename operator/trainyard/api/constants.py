@@ -23,6 +23,8 @@ ANNOTATION_GENERATION: Final = "trainyard.dev/generation"
 """On each pod: the generation of the job from which it was created."""
 ANNOTATION_TEMPLATE_HASH: Final = "trainyard.dev/template-hash"
 """On each pod: the hash of the template and of what else all pods of a group share. Pods of earlier releases have none."""
+ANNOTATION_RANK_ORDER: Final = "trainyard.dev/rank-order"
+"""On each pod whose ranks wait for the order of workers: `placement`. Other pods have ranks by their index."""
 ANNOTATION_DUMP_STACKS: Final = "trainyard.dev/dump-stacks"
 """On a TrainingJob: each new value asks all agents once to write the stacks of their ranks into their pods' logs."""
 MAX_STACK_REQUEST: Final = 128

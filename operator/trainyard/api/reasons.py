@@ -141,6 +141,8 @@ class Reason(StrEnum):
     USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
     """The template sets an environment variable that describes ranks or the master, or one of another framework.
     The operator keeps it. It may not match the real values."""
+    RANK_ORDER_IGNORED = "RankOrderIgnored"
+    """`scheduling.rankOrder` is placement, but ranks follow the index of workers. The message has the cause."""
     STANDARD_INPUT_UNUSED = "StandardInputUnused"
     """The main container has `stdin` or `tty`, and each worker starts several processes. None of them reads the
     input."""

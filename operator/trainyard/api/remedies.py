@@ -60,6 +60,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.INVALID_TEMPLATE: "Correct the field in the message, delete the job and create it again.",
     Reason.INVALID_SPEC: "Correct the field in the message with `kubectl edit`.",
     Reason.USER_ENVIRONMENT_PRESERVED: "Remove the variable from the template, unless you set it on purpose.",
+    Reason.RANK_ORDER_IGNORED: "Change the template as the message says, or leave `scheduling.rankOrder` out.",
     Reason.STANDARD_INPUT_UNUSED: "Set `processesPerReplica` to 1 to debug, or use `kubectl exec -it POD`.",
     Reason.ACCELERATORS_UNKNOWN: "Set `processesPerReplica`, or add the resource to `settings.accelerators` of the chart.",
     Reason.ACCELERATORS_COUNTED: NOTHING,

@@ -11,6 +11,7 @@ from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
+from trainyard.api.scheduling import PLACED_FRAMEWORKS, Scheduling
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -27,6 +28,7 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
+RANKS_PLACED = "self.?scheduling.?rankOrder.orValue('index') == 'placement'"
 RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
 """The frameworks whose command or servers the agent starts."""
 SAME_SIZES = (
@@ -233,6 +235,16 @@ class TrainingJobSpec(Model):
                     fieldPath=".network.dnsNames",
                 ),
                 rule(
+                    f"!({RANKS_PLACED}) || self.framework in [{', '.join(map(repr, PLACED_FRAMEWORKS))}]",
+                    "with this framework ranks follow the indexes of workers; leave scheduling.rankOrder out",
+                    fieldPath=".scheduling.rankOrder",
+                ),
+                rule(
+                    f"!({RANKS_PLACED}) || self.recovery.agent != 'none'",
+                    "the agents of the workers wait for the order of ranks; leave scheduling.rankOrder or recovery.agent out",
+                    fieldPath=".scheduling.rankOrder",
+                ),
+                rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
                     "network cannot be changed; delete the TrainingJob and create it again",
                     fieldPath=".network",
@@ -382,6 +394,8 @@ class TrainingJobSpec(Model):
     Not set: all ranks are data parallel."""
     network: Network = Network()
     """How workers reach each other."""
+    scheduling: Scheduling = Scheduling()
+    """Where workers run, and how their ranks follow from that."""
     recovery: Recovery = Recovery()
     """What happens when workers fail."""
     lifecycle: Lifecycle = Lifecycle()

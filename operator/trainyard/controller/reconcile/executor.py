@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
+from trainyard.api.roles import is_worker
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.refusals import InvalidTemplateError, NameConflictError, name_taken, to_refusal
@@ -38,6 +39,7 @@ from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
+from trainyard.scheduling.placement import follows_placement
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +77,8 @@ class Executor:
     """
     pod_metadata: PodMetadata = field(default_factory=PodMetadata)
     """The labels and annotations of workers that the user may replace."""
+    ranks_follow_placement: bool = False
+    """Whether ranks follow the placement of workers where the user does not say so."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
 
@@ -150,7 +154,11 @@ class Executor:
                 assert_never(action)
 
     async def _create_worker(self, job: JobView, worker: Worker) -> bool:
-        plain = _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata)
+        orders = is_worker(worker.index) and follows_placement(
+            job, worker.workers, by_default=self.ranks_follow_placement
+        )
+        endpoint = self.coordinator_endpoint()
+        plain = _build_worker_pod(worker, self.agent, endpoint, self.pod_metadata, orders_ranks=orders)
         manifest = await self.restart_support.with_supported_rule(job.namespace, plain)
         try:
             return await self._create(job, PODS, manifest)
@@ -245,10 +253,15 @@ def _log_deletions(plan: Plan) -> None:
 
 
 def _build_worker_pod(
-    worker: Worker, agent: AgentImage | None, coordinator_endpoint: CoordinatorEndpoint | None, metadata: PodMetadata
+    worker: Worker,
+    agent: AgentImage | None,
+    coordinator_endpoint: CoordinatorEndpoint | None,
+    metadata: PodMetadata,
+    *,
+    orders_ranks: bool,
 ) -> dict[str, Any]:
     try:
-        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata)
+        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata, orders_ranks=orders_ranks)
     except Exception as error:
         # A template that breaks the builder fails its own job, and is never retried for ever.
         raise InvalidTemplateError(f"{type(error).__name__}: {error}") from error

@@ -38,6 +38,7 @@ from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
 from trainyard.kube.events import EventRecorder
+from trainyard.scheduling.placement import ignored_order
 
 _LOG = logging.getLogger(__name__)
 
@@ -243,6 +244,8 @@ class Reconciler:
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in foreign]
         conflicts = dict.fromkeys(note for worker in workers for note in command_conflicts(worker))
         warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in conflicts]
+        if note := ignored_order(job, served=self.executor.agent is not None and self.agent_registry is not None):
+            warnings.append(Event("Warning", Reason.RANK_ORDER_IGNORED, note))
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):

@@ -1,0 +1,1 @@
+"""Where workers run, and what follows from that: pure functions and builders."""
