@@ -53,7 +53,7 @@ def worker_pod(
     """Return the pod of a worker.
 
     `agent`: the image of the agent, if one is injected; `endpoint`: the coordinator, if any; `defaults`: the labels and
-    annotations that the user may replace; `orders_ranks`: whether its ranks wait for the order of workers, where its agent can.
+    annotations that the user may replace. `orders_ranks`: whether its ranks wait for the order of workers, where its agent can.
     """
     job, template = worker.job, deepcopy(worker.spec.template)
     given = template.get("metadata") or {}

@@ -5,7 +5,12 @@ from typing import Final
 TOPOLOGY_LABELS: Final = (
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
-    # Topograph: of its first releases, of later ones, and of its present one, in which tier 0 is next to the node.
+    # Topograph 1: tier 0 is next to the node.
+    "fabric.topograph.run/tier-3",
+    "fabric.topograph.run/tier-2",
+    "fabric.topograph.run/tier-1",
+    "fabric.topograph.run/tier-0",
+    # Topograph 0: datacenter, spine and block; later core, spine and leaf; then tiers.
     "network.topology.nvidia.com/datacenter",
     "network.topology.nvidia.com/core",
     "network.topology.nvidia.com/tier-2",
@@ -23,6 +28,8 @@ TOPOLOGY_LABELS: Final = (
     "cloud.google.com/gce-topology-subblock",
     "cloud.google.com/gce-topology-host",
     # Domains of NVLink between nodes.
+    "accelerator.topograph.run/domain",
+    "accelerator.topograph.run/sub-domain",
     "network.topology.nvidia.com/accelerator",
     "topology.k8s.aws/ultraserver-id",
     "nvidia.com/gpu.clique",

@@ -76,7 +76,7 @@ def test_names_of_tensorflow_keep_their_index() -> None:
     assert json.loads(restart_environment(made)["TF_CONFIG"])["task"] == {"type": "worker", "index": 2}
 
 
-def test_pod_does_not_hold_the_order_for_its_agent() -> None:
+def test_pod_does_not_hold_the_order() -> None:
     """An operator of an earlier release would not replace it in the next attempt."""
     assert GROUP_RANK not in environment_of(placed(2))
     assert environment_of(placed(2))["RANK"] == "1"

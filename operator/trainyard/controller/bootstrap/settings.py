@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     worker_annotations: Annotated[dict[QualifiedName, str], NoDecode] = {}
     """More annotations of all workers, as a JSON object. A value in a job's template replaces them."""
     read_nodes: bool = False
-    """Whether the operator reads the labels of all nodes, so that ranks follow the topology of the network by default. It needs the right
+    """Whether the operator reads the labels of all nodes, so that ranks follow the topology of the network by default. It needs permission
     to list and watch nodes."""
     topology_labels: Annotated[tuple[TopologyLabel, ...], NoDecode] = TOPOLOGY_LABELS
     """The labels that name the place of a node in the network, the widest part first, separated by commas. Empty: those of the clouds

@@ -1,4 +1,4 @@
-"""Where nodes are in the network, by their labels. No I/O: a reflector writes this, where the chart grants the right to read nodes."""
+"""Where nodes are in the network, by their labels. No I/O: a reflector writes this, where the chart grants that permission."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
