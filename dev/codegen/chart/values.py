@@ -34,6 +34,7 @@ from trainyard.controller.bootstrap.settings import (
     Name,
     Qps,
     ResourceName,
+    TopologyLabel,
 )
 from trainyard.scheduling.network_profile import NetworkProfile, ProfileName
 
@@ -84,6 +85,13 @@ class Agent(Switch):
     image: OptionalImage = OPTIONAL
     image_volume: bool = OPTIONAL
     image_pull_secrets: Annotated[list[PullSecret], Once] = OPTIONAL
+
+
+class Topology(Values):
+    """What the operator knows of the network between nodes."""
+
+    read_nodes: bool = OPTIONAL
+    labels: Annotated[list[TopologyLabel], Once] = OPTIONAL
 
 
 class Workers(Values):
@@ -229,6 +237,7 @@ class Chart(Values):
     watch_namespaces: Annotated[list[Name], Once]
     settings: OperatorSettings
     agent: Agent
+    topology: Topology = OPTIONAL
     workers: Workers = OPTIONAL
     network_profiles: Annotated[dict[ProfileName, NetworkProfile], These] = OPTIONAL
     coordinator: Coordinator

@@ -25,6 +25,8 @@ ANNOTATION_TEMPLATE_HASH: Final = "trainyard.dev/template-hash"
 """On each pod: the hash of the template and of what else all pods of a group share. Pods of earlier releases have none."""
 ANNOTATION_NETWORK: Final = "trainyard.dev/network-profile"
 """On each pod that a network profile has changed: the profile's name, and a digest of its data."""
+ANNOTATION_RANK_ORDER: Final = "trainyard.dev/rank-order"
+"""On each pod whose ranks wait for the order of workers: `placement`. Other pods have ranks by their index."""
 ANNOTATION_DUMP_STACKS: Final = "trainyard.dev/dump-stacks"
 """On a TrainingJob: each new value asks all agents once to write the stacks of their ranks into their pods' logs."""
 MAX_STACK_REQUEST: Final = 128

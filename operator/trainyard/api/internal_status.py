@@ -1,6 +1,8 @@
 """`status.internal`: state that only the operator needs. Users read the other fields of the status."""
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import Field, field_validator
 
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.constants import MAX_REPLICAS, MAX_STACK_REQUEST
@@ -148,6 +150,22 @@ class Rendezvous(Model):
     """The address of worker 0."""
 
 
+class WorkerOrder(Model):
+    """The order of the workers by rank. It is found once for each group, and stays while the group keeps pods."""
+
+    workers: list[Annotated[int, Field(ge=0, lt=MAX_REPLICAS)]] = Field(
+        default=[], max_length=MAX_REPLICAS, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """The indexes of all workers, that of the first ranks first. Empty: the order is that of the indexes."""
+
+    @field_validator("workers")
+    @classmethod
+    def _permutation(cls, value: list[int]) -> list[int]:
+        """Return the order by index where the status was edited by hand: each rank must be on one worker, and rank 0 on worker 0."""
+        is_order = not value or (value[0] == 0 and sorted(value) == list(range(len(value))))
+        return value if is_order else []
+
+
 class CoordinatedStop(Model):
     """A stop of the current attempt after one step that all ranks agree on, so that each writes its part of a checkpoint."""
 
@@ -218,6 +236,8 @@ class InternalStatus(Model):
     """The number of workers of the previous attempt."""
     rendezvous: Rendezvous | None = None
     """The address at which the workers of such an attempt meet, once all of them are ready."""
+    worker_order: WorkerOrder | None = None
+    """The order of the workers by rank, if it follows their placement."""
     coordinated_stop: CoordinatedStop | None = None
     """The stop that all ranks make after the same step: a worker leaves, the job is suspended, or its size changes."""
     stack_dump: StackDump | None = None

@@ -152,6 +152,8 @@ class Reason(StrEnum):
     NETWORK_PROFILE_UNUSABLE = "NetworkProfileUnusable"
     """The operator does not know the profile in `network.profile`, or a sidecar of it has no image. Or a profile of the chart makes
     the pod invalid. No worker is created. The operator tries again."""
+    RANK_ORDER_IGNORED = "RankOrderIgnored"
+    """`scheduling.rankOrder` is placement, but ranks follow the index of workers. The message has the cause."""
     STANDARD_INPUT_UNUSED = "StandardInputUnused"
     """The main container has `stdin` or `tty`, and each worker starts several processes. None of them reads the
     input."""

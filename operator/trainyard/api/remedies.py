@@ -64,6 +64,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.NETWORK_PROFILE_APPLIED: NOTHING,
     Reason.NETWORK_PROFILE_CONFLICT: "Remove the values from the template, unless you set them on purpose. Add what the message says is missing.",
     Reason.NETWORK_PROFILE_UNUSABLE: "Name a [known profile](../networks.md), or have an administrator set `networkProfiles` of the chart.",
+    Reason.RANK_ORDER_IGNORED: "Change the template as the message says, or leave `scheduling.rankOrder` out.",
     Reason.STANDARD_INPUT_UNUSED: "Set `processesPerReplica` to 1 to debug, or use `kubectl exec -it POD`.",
     Reason.ACCELERATORS_UNKNOWN: "Set `processesPerReplica`, or add the resource to `settings.accelerators` of the chart.",
     Reason.ACCELERATORS_COUNTED: NOTHING,

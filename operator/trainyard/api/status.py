@@ -22,6 +22,7 @@ from trainyard.api.internal_status import (
     RestartBudget,
     StackDump,
     Succeeded,
+    WorkerOrder,
 )
 from trainyard.api.job_conditions import (
     MAX_SUMMARY_LENGTH,
@@ -277,6 +278,17 @@ class TrainingJobStatus(Model):
         # The status may have been edited by hand.
         return min(next(replaced, group.created_in_attempt), self.attempt)
 
+    def group_rank(self, worker: int) -> int:
+        """Return the place of a worker in the order of ranks: it has the ranks from this number times the processes of a worker."""
+        order = self.internal.worker_order
+        return order.workers.index(worker) if order is not None and worker < len(order.workers) else worker
+
+    @property
+    def has_placed_ranks(self) -> bool:
+        """Whether the order of ranks is another one than that of the workers' indexes."""
+        order = self.internal.worker_order
+        return order is not None and bool(order.workers)
+
     @property
     def awaiting_rendezvous(self) -> bool:
         """Whether the workers of the current attempt still wait for each other."""
@@ -355,6 +367,7 @@ class StatusChanges(TypedDict, total=False):
     scale_up_paused_since: datetime | None
     previous_size: int | None
     rendezvous: Rendezvous | None
+    worker_order: WorkerOrder | None
     coordinated_stop: CoordinatedStop | None
     stack_dump: StackDump | None
     launched_attempt: int

@@ -9,6 +9,7 @@ from trainyard.api.constants import (
     ANNOTATION_GENERATION,
     ANNOTATION_MAIN_CONTAINER,
     ANNOTATION_NETWORK,
+    ANNOTATION_RANK_ORDER,
     ANNOTATION_TEMPLATE_HASH,
     ANNOTATION_WORKERS,
     GROUP,
@@ -22,9 +23,10 @@ from trainyard.api.constants import (
 )
 from trainyard.api.network import DnsNames
 from trainyard.api.roles import is_worker
+from trainyard.api.scheduling import RankOrder
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
-from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
+from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, starts_injected_agent, with_agent
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint, with_coordinator
 from trainyard.frameworks.environment import environment
 from trainyard.frameworks.pod_metadata import PodMetadata
@@ -49,17 +51,24 @@ def worker_pod(
     endpoint: CoordinatorEndpoint | None = None,
     defaults: PodMetadata | None = None,
     network: NamedProfile | None = None,
+    *,
+    orders_ranks: bool = False,
 ) -> Json:
     """Return the pod of a worker.
 
     `agent`: the image of the agent, if one is injected; `endpoint`: the coordinator, if any; `defaults`: the labels and
-    annotations that the user may replace. `network`: the network profile of the job, if it has one.
+    annotations that the user may replace. `network`: the network profile of the job, if it has one. `orders_ranks`: whether its
+    ranks wait for the order of workers, where its agent can.
     """
     job = worker.job
     made = _with_network(worker, network)
     template = made.template
     given = template.get("metadata") or {}
     metadata = (defaults or PodMetadata()).overridden(given.get("labels") or {}, given.get("annotations") or {})
+    orders_ranks = orders_ranks and agent is not None and endpoint is not None
+    spec = _pod_spec(worker, made, agent, endpoint, orders_ranks=orders_ranks)
+    # The user's own agent may not know the order.
+    orders_ranks = orders_ranks and starts_injected_agent(spec["containers"][0])
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -72,10 +81,11 @@ def worker_pod(
                 **metadata.annotations,
                 **_annotations(worker),
                 **({ANNOTATION_NETWORK: made.stamp} if made.stamp else {}),
+                **({ANNOTATION_RANK_ORDER: RankOrder.PLACEMENT.value} if orders_ranks else {}),
             },
             "ownerReferences": [_owner(job)],
         },
-        "spec": _pod_spec(worker, made, agent, endpoint),
+        "spec": spec,
     }
 
 
@@ -88,7 +98,12 @@ def _with_network(worker: Worker, network: NamedProfile | None) -> WorkerNetwork
 
 
 def _pod_spec(
-    worker: Worker, made: WorkerNetwork, agent: AgentImage | None, endpoint: CoordinatorEndpoint | None
+    worker: Worker,
+    made: WorkerNetwork,
+    agent: AgentImage | None,
+    endpoint: CoordinatorEndpoint | None,
+    *,
+    orders_ranks: bool,
 ) -> Json:
     """Return the template's `spec`, completed step by step."""
     job = worker.job
@@ -99,7 +114,7 @@ def _pod_spec(
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
-        waits = joins or job.spec.framework.starts_together or job.is_lone(worker.index)
+        waits = joins or orders_ranks or job.spec.framework.starts_together or job.is_lone(worker.index)
         spec = with_waiting_probes(with_coordinator(spec, endpoint, waits=waits))
     spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
     spec = _with_node_affinity(worker, spec)

@@ -48,6 +48,11 @@ class Worker:
         return role_and_number(self.index)[1]
 
     @property
+    def group_rank(self) -> int:
+        """Its place in the order of ranks: it has the ranks from this number times the processes of a worker."""
+        return self.job.status.group_rank(self.index)
+
+    @property
     def members(self) -> Sequence[int]:
         """The indexes of all members of the group."""
         return self.job.members(self.workers)

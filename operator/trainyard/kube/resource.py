@@ -44,6 +44,7 @@ def namespace_label(namespace: str | None) -> str:
 
 
 PODS = Resource("", "v1", "pods", "Pod")
+NODES = Resource("", "v1", "nodes", "Node")
 SERVICES = Resource("", "v1", "services", "Service")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")

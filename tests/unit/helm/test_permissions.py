@@ -74,6 +74,13 @@ def test_network_policy_permission_needs_its_value(chart: Chart) -> None:
     assert grants(release.one("ClusterRole", "trainyard")) == OPERATOR
 
 
+def test_node_permission_needs_its_value(chart: Chart) -> None:
+    for namespaces in ([], ["lab"]):
+        release = chart.render({"topology": {"readNodes": True}, "watchNamespaces": namespaces})
+        assert grants(release.one("ClusterRole", "trainyard-nodes")) == {("", "nodes"): {"list", "watch"}}
+        assert ("ClusterRole", None, "trainyard-nodes") in roles_bound_to(release, account(release))
+
+
 CLUSTER_WIDE = [
     ("ClusterRole", None, "trainyard"),
     ("Role", "trainyard-system", "trainyard-leader-election"),

@@ -14,6 +14,7 @@ from trainyard.coordinator.address import ALL_ADDRESSES
 from trainyard.engine.leader import MAX_LEASE_SECONDS
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_profile import NetworkProfile, ProfileName, with_own
+from trainyard.scheduling.topology_labels import TOPOLOGY_LABELS
 
 # The chart's values use these types too (`dev/codegen/chart/values.py`).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -23,6 +24,10 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0
 SecretName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
 ResourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.*-]{1,253}/[A-Za-z0-9._*-]{1,63}$")]
 """The name of an extended resource. `*` stands for any characters."""
+TopologyLabel = Annotated[
+    str, StringConstraints(max_length=317, pattern=r"^[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?$")
+]
+"""The key of a node's label."""
 DeviceProcesses = Annotated[int, Field(ge=1, le=MAX_PROCESSES_PER_REPLICA)] | Literal["worker", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 ConcurrentReconciles = Annotated[int, Field(ge=1, le=256)]
@@ -88,6 +93,12 @@ class Settings(BaseSettings):
     """More annotations of all workers, as a JSON object. A value in a job's template replaces them."""
     network_profiles: Annotated[dict[ProfileName, NetworkProfile], NoDecode] = {}
     """More network profiles for `network.profile`, as a JSON object by name. They extend or replace the known ones."""
+    read_nodes: bool = False
+    """Whether the operator reads the labels of all nodes, so that ranks follow the topology of the network by default. It needs permission
+    to list and watch nodes."""
+    topology_labels: Annotated[tuple[TopologyLabel, ...], NoDecode] = TOPOLOGY_LABELS
+    """The labels that name the place of a node in the network, the widest part first, separated by commas. Empty: those of the clouds
+    and of Topograph."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -123,6 +134,13 @@ class Settings(BaseSettings):
     def _from_json(cls, value: object, info: ValidationInfo) -> object:
         empty = "[]" if info.field_name == "job_peers" else "{}"
         return json.loads(value or empty) if isinstance(value, str) else value
+
+    @field_validator("topology_labels", mode="before")
+    @classmethod
+    def _labels(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip())) or TOPOLOGY_LABELS
 
     @field_validator("agent_pull_secrets", mode="before")
     @classmethod

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainyard.controller.reconcile.node_places import NodePlaces
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
@@ -12,6 +13,7 @@ from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, WorkerReport
 from trainyard.kube.resource import PODS, Resource
 from trainyard.kube.store import Store
+from trainyard.scheduling.placement import placement_order
 
 REMOVED = "removed pods"
 """The tracker's name for pods that were deleted by force: a deletion timestamp is not enough for them."""
@@ -29,6 +31,8 @@ class Cache:
     pods: Store[PodView, str] = field(default_factory=lambda: Store(lambda pod: pod.job_uid))
     accelerators: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
     """How the processes of workers are counted."""
+    places: NodePlaces = field(default_factory=NodePlaces)
+    """Where nodes are in the network, as far as that is known."""
     services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
 
     def snapshot(
@@ -52,7 +56,7 @@ class Cache:
             return None
         pods = self.pods_of(view)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
-        return Snapshot(
+        snapshot = Snapshot(
             view,
             pods,
             has_service=has_service,
@@ -61,6 +65,13 @@ class Cache:
             agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
             coordinator_up_since=agent_registry.since_for([pod.ip for pod in pods]) if agent_registry else None,
         )
+        if order := placement_order(snapshot, self.places.of):
+            return replace(snapshot, order_by_placement=order)
+        return snapshot
+
+    def pod_record(self, raw: Mapping[str, Any]) -> PodView:
+        """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job."""
+        return pod_record(raw, self.places.labels)
 
     def pods_of(self, job: JobView) -> tuple[PodView, ...]:
         """Return the pods of a job, in its own namespace alone."""
@@ -73,7 +84,7 @@ class Cache:
         """
         try:
             if resource == PODS:
-                return bool(self.pods.record_found(pod_record(raw)))
+                return bool(self.pods.record_found(self.pod_record(raw)))
             return bool(self.services.record_found(service_record(raw)))
         except (KeyError, ValueError):
             return False
@@ -83,7 +94,7 @@ class Cache:
         attempt.
         """
         with suppress(KeyError, ValueError):
-            self.pods.record_created(pod_record(raw))
+            self.pods.record_created(self.pod_record(raw))
 
     def newest_versions(self) -> dict[str, int]:
         """Return the newest known resource version of each kind that a job owns."""
@@ -104,9 +115,17 @@ class Caches:
     by_namespace: Mapping[str | None, Cache]
 
     @classmethod
-    def empty(cls, namespaces: Iterable[str] = (), accelerators: AcceleratorTable = ACCELERATORS) -> "Caches":
-        """Return empty caches of these namespaces, or of all if none is given."""
-        return cls({namespace: Cache(accelerators=accelerators) for namespace in tuple(namespaces) or (None,)})
+    def empty(
+        cls,
+        namespaces: Iterable[str] = (),
+        accelerators: AcceleratorTable = ACCELERATORS,
+        places: NodePlaces | None = None,
+    ) -> "Caches":
+        """Return empty caches of these namespaces, or of all if none is given. `places`: those of the nodes, which all share."""
+        places = places or NodePlaces()
+        return cls(
+            {namespace: Cache(accelerators=accelerators, places=places) for namespace in tuple(namespaces) or (None,)}
+        )
 
     def of(self, namespace: str) -> Cache:
         """Return the cache that holds the objects of this namespace."""

@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
+from trainyard.api.roles import is_worker
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.refusals import (
@@ -47,6 +48,7 @@ from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_choice import choose_network
 from trainyard.scheduling.network_profile import NamedProfile, NetworkProfiles
+from trainyard.scheduling.placement import follows_placement
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,6 +88,8 @@ class Executor:
     """The labels and annotations of workers that the user may replace."""
     network_profiles: NetworkProfiles = field(default_factory=lambda: KNOWN_NETWORKS)
     """The network profiles that jobs can name."""
+    ranks_follow_placement: bool = False
+    """Whether ranks follow the placement of workers where the user does not say so."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
 
@@ -166,7 +170,11 @@ class Executor:
         choice = choose_network(job.spec, self.network_profiles)
         if choice.problem:
             raise NetworkProfileError(choice.problem)
-        plain = _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata, choice.network)
+        orders = is_worker(worker.index) and follows_placement(
+            job, worker.workers, by_default=self.ranks_follow_placement
+        )
+        endpoint = self.coordinator_endpoint()
+        plain = _build_worker_pod(worker, self.agent, endpoint, self.pod_metadata, choice.network, orders_ranks=orders)
         manifest = await self.restart_support.with_supported_rule(job.namespace, plain)
         try:
             return await self._create(job, PODS, manifest)
@@ -266,9 +274,11 @@ def _build_worker_pod(
     coordinator_endpoint: CoordinatorEndpoint | None,
     metadata: PodMetadata,
     network: NamedProfile | None,
+    *,
+    orders_ranks: bool,
 ) -> dict[str, Any]:
     try:
-        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata, network)
+        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata, network, orders_ranks=orders_ranks)
     except Exception as error:
         # A template that breaks the builder fails its own job, and is never retried for ever.
         raise InvalidTemplateError(f"{type(error).__name__}: {error}") from error

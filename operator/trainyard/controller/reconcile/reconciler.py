@@ -41,6 +41,7 @@ from trainyard.kube.errors import ApiError
 from trainyard.kube.events import EventRecorder
 from trainyard.scheduling.network_choice import choose_network
 from trainyard.scheduling.network_notes import applied_note, conflict_notes, invalid_because, refused_because
+from trainyard.scheduling.placement import ignored_order
 from trainyard.scheduling.worker_network import Facts, all_facts, covers, with_network
 
 _LOG = logging.getLogger(__name__)
@@ -262,6 +263,8 @@ class Reconciler:
         conflicts = dict.fromkeys(note for worker in workers for note in command_conflicts(worker))
         warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in conflicts]
         warnings += self._network_events(workers)
+        if note := ignored_order(job, served=self.executor.agent is not None and self.agent_registry is not None):
+            warnings.append(Event("Warning", Reason.RANK_ORDER_IGNORED, note))
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):

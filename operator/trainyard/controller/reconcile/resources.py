@@ -1,6 +1,6 @@
 """The kinds that the operator watches, and the record that it keeps of each object."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -220,9 +220,12 @@ def _accelerators(view: JobView, group_size: int, table: AcceleratorTable) -> in
     )
 
 
-def pod_record(raw: Mapping[str, Any]) -> PodView:
-    """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job."""
-    pod = pod_view(raw)
+def pod_record(raw: Mapping[str, Any], topology_labels: Sequence[str] = ()) -> PodView:
+    """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job.
+
+    `topology_labels`: those that name the place of its node.
+    """
+    pod = pod_view(raw, topology_labels)
     job = _check_owner(raw)
     if pod.name != worker_pod(job["name"], pod.index, pod.attempt, pod.recreated):
         # For example a copy for debugging: it would count as the worker whose index it has in its name.

@@ -64,6 +64,11 @@ class JobView:
         """Return the indexes of all members of a group with so many workers."""
         return [*range(workers), *self.role_members]
 
+    def ranks_of(self, index: int) -> range:
+        """Return the ranks of a worker in the current attempt. Nothing else may count ranks from the index of a worker."""
+        first = self.status.group_rank(index) * self.processes
+        return range(first, first + self.processes)
+
     def is_lone(self, index: int) -> bool:
         """Return whether this member fails and returns alone, while the others go on."""
         return self._has_lone_members and rule_of(self.spec, index).alone
@@ -173,6 +178,8 @@ class Snapshot:
     """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
     network: NetworkView = NO_NETWORK
     """The network profile that new workers get."""
+    order_by_placement: Sequence[int] = ()
+    """The workers in the order in which their ranks follow their placement; empty where it is not known, or not looked for."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
 

@@ -60,6 +60,10 @@ class PodView:
     phase: str
     """Pending, Running, Succeeded, Failed or Unknown."""
     node: str | None = None
+    place: tuple[str, ...] = ()
+    """Where its node is, as its labels and its node selector name that, the widest part first; empty where nothing is known."""
+    ranks_ordered: bool = False
+    """Whether its ranks wait for the order of workers, and follow it."""
     ip: str = ""
     """Its address, once it has one."""
     scheduled: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from trainyard.api.internal_status import Backoff, Rendezvous
+from trainyard.api.internal_status import Backoff, Group, Rendezvous, WorkerOrder
 from trainyard.api.reasons import Reason
 from trainyard.api.roles import is_worker
 from trainyard.api.status import Condition, ConditionType as C, Phase, StatusChanges, TrainingJobStatus
@@ -141,6 +141,8 @@ def adopt(job: JobView, decision: Adopt) -> Outcome:
         "attempt": attempt,
         "launched_attempt": attempt - 1,
         "group": decision.group,
+        # That of another group, perhaps. Ranks that run keep theirs.
+        "worker_order": None,
         "stragglers": [],
     }
     if decision.address:
@@ -196,6 +198,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
         "goodput": goodput.at_end(status, now, restarts=True),
         **(_without_streaks(status) if decision.afresh else {}),
         **decision.changes,
+        "worker_order": _kept_order(snapshot, decision.changes.get("group")),
         "phase": Phase.RESTARTING,
         "restart_count": restarts.failures + restarts.disruptions,
         "workers": [],
@@ -220,10 +223,17 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
         "running_time": None,
         "previous_size": workers,
         "group": None,
+        "worker_order": None,
         "succeeded": None,
         "coordinated_stop": None,
         "stragglers": [],
     }
+
+
+def _kept_order(snapshot: Snapshot, group: Group | None) -> WorkerOrder | None:
+    """Return the order of workers by rank where the next attempt keeps pods and the size: no other worker gets other ranks."""
+    keeps_ranks = group is not None and group.size == snapshot.size.current
+    return snapshot.job.status.internal.worker_order if keeps_ranks else None
 
 
 def _without_streaks(status: TrainingJobStatus) -> StatusChanges:
