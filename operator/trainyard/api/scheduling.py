@@ -1,18 +1,93 @@
 """`spec.scheduling`: how the pods of a job get their nodes."""
 
-from pydantic import Field
+from enum import StrEnum
+from typing import Annotated
 
-from trainyard.api.base import Model
+from pydantic import Field, JsonValue, StringConstraints
+
+from trainyard.api.base import Model, rule
 from trainyard.api.recovery import DAY
 
 PARTIAL_TIMEOUT_SECONDS = 300
 """Longer than an autoscaler usually takes between two nodes: each node that the group gets starts the timeout again."""
+MAX_LABEL_KEY = 317
+"""Characters of a label's key: a domain of 253, a slash and a name of 63."""
+LABEL_KEY = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+ObjectName = Annotated[
+    str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+]
+"""The name of an object in the cluster."""
+OF_PODS = ("gang", "?queue.orValue('')", "?priorityClassName.orValue('')")
+"""The fields that all pods of a group share, with the ways to read them."""
+OF_TOPOLOGY = ("?topology.?key.orValue('')", "?topology.?required.orValue(false)")
+
+
+class GangScheduler(StrEnum):
+    """A scheduler that places the pods of a PodGroup all or none, by the value of `scheduling.gang`."""
+
+    NATIVE = "native"
+    VOLCANO = "volcano"
+    COSCHEDULING = "coscheduling"
+
+
+class Gang(StrEnum):
+    """Who makes sure that a group gets all of its nodes, or none."""
+
+    AUTO = "auto"
+    NONE = "none"
+    NATIVE = "native"
+    VOLCANO = "volcano"
+    COSCHEDULING = "coscheduling"
+
+
+class Topology(Model):
+    """The domain of nodes, for example a rack, in which all members of the group run."""
+
+    key: str = Field(min_length=1, max_length=MAX_LABEL_KEY, pattern=LABEL_KEY)
+    """The label of nodes whose value names the domain, for example topology.kubernetes.io/zone."""
+    required: bool = False
+    """Whether the members run nowhere else. Otherwise the scheduler prefers one domain."""
 
 
 class Scheduling(Model):
     """How the pods of the job get their nodes."""
 
+    gang: Gang = Gang.AUTO
+    """The scheduler that places the group all or none, through a PodGroup: native (kube-scheduler since Kubernetes 1.36), volcano, or
+    coscheduling (scheduler-plugins). auto: the first of `gangs.schedulers` of the operator's chart that the cluster has, else none. An
+    elastic group starts with its smallest size."""
+    queue: ObjectName | None = None
+    """The queue from which the job gets its resources, where the cluster has queues. Not set: that of the queueing system's own choice."""
+    priority_class_name: ObjectName | None = None
+    """The PriorityClass of the pods and of their PodGroup. Not set: that of the template."""
+    topology: Topology | None = None
+    """The domain of nodes in which all members run, next to each other. Not set: anywhere."""
     partial_timeout_seconds: int = Field(default=PARTIAL_TIMEOUT_SECONDS, ge=0, le=DAY)
     """Seconds for which some members may hold nodes while the cluster has none for the others. They count from the last
     member that got one. After that all pods are deleted, so that other jobs can use the nodes, and are created again
     after a delay. An elastic group that can start with the nodes it has does so instead. 0: the pods are kept."""
+
+    @property
+    def of_pods(self) -> dict[str, object]:
+        """What the user has set of the fields that all pods of a group share."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={"partial_timeout_seconds"})
+
+
+def scheduling_rules() -> list[JsonValue]:
+    """Return the rules of the spec about `scheduling` and what else it has to fit."""
+    same = " && ".join(f"self.scheduling.{field} == oldSelf.scheduling.{field}" for field in (*OF_PODS, *OF_TOPOLOGY))
+    return [
+        rule(
+            f"({same}) || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+            "of scheduling, only partialTimeoutSeconds can be changed while the job is active; set lifecycle.suspend to true first",
+            fieldPath=".scheduling",
+            reason="FieldValueForbidden",
+        ),
+        rule(
+            # A PodGroup and its pods must have one priority.
+            "!has(self.scheduling.priorityClassName) || !has(self.template.spec.priorityClassName)"
+            " || self.scheduling.priorityClassName == self.template.spec.priorityClassName",
+            "scheduling.priorityClassName and template.spec.priorityClassName are different; leave one of them out",
+            fieldPath=".scheduling.priorityClassName",
+        ),
+    ]

@@ -11,7 +11,7 @@ from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
-from trainyard.api.scheduling import Scheduling
+from trainyard.api.scheduling import Scheduling, scheduling_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -240,8 +240,7 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    "has(self.managedBy) == has(oldSelf.managedBy)"
-                    " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
+                    "self.?managedBy.orValue('') == oldSelf.?managedBy.orValue('')",
                     "managedBy cannot be changed; delete the TrainingJob and create it again",
                     reason="FieldValueForbidden",
                 ),
@@ -321,6 +320,7 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 *role_rules(),
+                *scheduling_rules(),
                 rule(
                     "(has(self.roles) == has(oldSelf.roles) && (!has(self.roles) || self.roles == oldSelf.roles))"
                     " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",

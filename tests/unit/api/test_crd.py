@@ -99,6 +99,8 @@ def test_defaults() -> None:
         ".parallelism.pipeline": 1,
         ".parallelism.context": 1,
         ".scheduling": {},
+        ".scheduling.gang": "auto",
+        ".scheduling.topology.required": False,
         ".scheduling.partialTimeoutSeconds": 300,
         ".recovery": {},
         ".recovery.avoidNodes": True,
@@ -146,5 +148,5 @@ def test_subresources_and_columns() -> None:
 
 def test_every_rule_says_what_to_do() -> None:
     rules = [rule for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
-    assert len(rules) == 42
+    assert len(rules) == 44
     assert [r for r in rules if " must " not in r["message"] and ";" not in r["message"]] == []

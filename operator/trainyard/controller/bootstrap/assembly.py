@@ -20,7 +20,9 @@ from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.coordination import coordinator_endpoint, create_coordinator
 from trainyard.controller.reconcile.executor import Executor
+from trainyard.controller.reconcile.gang_discovery import GangDiscovery
 from trainyard.controller.reconcile.pod_events import PodEvents
+from trainyard.controller.reconcile.pod_groups import PodGroups
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.domain.state.accelerators import ACCELERATORS
@@ -69,6 +71,7 @@ def assemble(
     )
     pace = StatusPace(time.monotonic)
     restart_support = ContainerRestartSupport(writer)
+    discovery = GangDiscovery(session, settings.gang_schedulers, settings.coscheduling_name)
     reconciler = Reconciler(
         caches=caches,
         executor=Executor(
@@ -80,6 +83,7 @@ def assemble(
             lambda: coordinator_endpoint(settings, coordinator),
             _job_peers(settings),
             PodMetadata().overridden(settings.worker_labels, settings.worker_annotations),
+            PodGroups(writer, discovery) if discovery.permitted else None,
         ),
         writer=writer,
         tracker=tracker,
@@ -119,6 +123,7 @@ def assemble(
         elector=elector,
         coordinator=coordinator,
         certificate_source=certificate_source,
+        gang_discovery=discovery,
     )
 
 

@@ -21,6 +21,7 @@ from trainyard.controller.kopf_adapter.watch_guard import guard
 from trainyard.controller.kopf_adapter.watch_scope import WatchScope, dispatch_to
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.coordination import serving
+from trainyard.controller.reconcile.gang_discovery import GangDiscovery
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.coordinator.server import CoordinatorServer
@@ -63,6 +64,7 @@ class Operator:
     """None: agents have no endpoint to connect to."""
     certificate_source: CertificateSource | None
     """None: without a coordinator."""
+    gang_discovery: GangDiscovery
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Ports], None] = _log_ports) -> None:
@@ -137,6 +139,7 @@ class Operator:
 
     async def _reconcile_jobs(self, elected: asyncio.Event) -> None:
         await elected.wait()
+        await self.gang_discovery.ask()
         try:
             async with asyncio.TaskGroup() as group:
                 for scope in self.scopes:

@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 from trainyard.controller.bootstrap.peers import DOMAIN, LabelValue, Peer, QualifiedName
 from trainyard.coordinator.address import ALL_ADDRESSES
+from trainyard.domain.state.gang_schedulers import COSCHEDULING_SCHEDULER
 from trainyard.engine.leader import MAX_LEASE_SECONDS
 
 # The chart's values use these types too (`dev/codegen/chart/values.py`).
@@ -21,6 +23,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0
 SecretName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
 ResourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.*-]{1,253}/[A-Za-z0-9._*-]{1,63}$")]
 """The name of an extended resource. `*` stands for any characters."""
+SchedulerName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
 DeviceProcesses = Annotated[int, Field(ge=1, le=MAX_PROCESSES_PER_REPLICA)] | Literal["worker", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 ConcurrentReconciles = Annotated[int, Field(ge=1, le=256)]
@@ -84,6 +87,11 @@ class Settings(BaseSettings):
     """More labels of all workers, as a JSON object. A value in a job's template replaces them."""
     worker_annotations: Annotated[dict[QualifiedName, str], NoDecode] = {}
     """More annotations of all workers, as a JSON object. A value in a job's template replaces them."""
+    gang_schedulers: Annotated[tuple[GangScheduler, ...], NoDecode] = ()
+    """The gang schedulers whose PodGroups the operator may create (`native`, `volcano`, `coscheduling`), the preferred one first,
+    separated by commas. It asks the API server once which of them there are."""
+    coscheduling_name: SchedulerName = COSCHEDULING_SCHEDULER
+    """The `schedulerName` of the scheduler that has the plugin Coscheduling."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -112,7 +120,7 @@ class Settings(BaseSettings):
         empty = "[]" if info.field_name == "job_peers" else "{}"
         return json.loads(value or empty) if isinstance(value, str) else value
 
-    @field_validator("agent_pull_secrets", mode="before")
+    @field_validator("agent_pull_secrets", "gang_schedulers", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value

@@ -38,6 +38,7 @@ from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
 from trainyard.kube.events import EventRecorder
+from trainyard.scheduling.placement import kept_fields
 
 _LOG = logging.getLogger(__name__)
 
@@ -115,6 +116,7 @@ class Reconciler:
             agent=self.executor.agent is not None,
             reports=self.progress_store.of(record.uid) if self.progress_store else (),
             agent_registry=self.agent_registry,
+            gang_schedulers=self.executor.gang_schedulers,
         )
 
     async def _still_exists(self, record: JobRecord) -> bool:
@@ -243,6 +245,8 @@ class Reconciler:
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in foreign]
         conflicts = dict.fromkeys(note for worker in workers for note in command_conflicts(worker))
         warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in conflicts]
+        kept = dict.fromkeys(n for worker in workers for n in kept_fields(worker.job, self.executor.gang_schedulers))
+        warnings += [Event("Warning", Reason.USER_SCHEDULING_PRESERVED, note) for note in kept]
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):

@@ -1,0 +1,1 @@
+"""Manifests and patches for queues and schedulers of others. Pure."""
