@@ -17,6 +17,7 @@ LONG_TESTS_ONLY: Final = {*tools.RELEASE, *tools.POLICIES, "adapter"}
 MODULES: Final = (
     *(module for module in tools.MODULE_LIST if not LONG_TESTS_ONLY.issuperset(module.packages)),
     third_party_crds.MODULE,
+    third_party_crds.GANGS,
 )
 DOWNLOADS_AT_ONCE: Final = 4
 

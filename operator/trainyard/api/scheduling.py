@@ -17,9 +17,8 @@ ObjectName = Annotated[
     str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
 ]
 """The name of an object in the cluster."""
-OF_PODS = ("gang", "?queue.orValue('')", "?priorityClassName.orValue('')")
-"""The fields that all pods of a group share, with the ways to read them."""
-OF_TOPOLOGY = ("?topology.?key.orValue('')", "?topology.?required.orValue(false)")
+OF_PODS = ("queue", "priorityClassName", "topology")
+"""The optional fields that all pods of a group share."""
 
 
 class GangScheduler(StrEnum):
@@ -75,7 +74,7 @@ class Scheduling(Model):
 
 def scheduling_rules() -> list[JsonValue]:
     """Return the rules of the spec about `scheduling` and what else it has to fit."""
-    same = " && ".join(f"self.scheduling.{field} == oldSelf.scheduling.{field}" for field in (*OF_PODS, *OF_TOPOLOGY))
+    same = "self.scheduling.gang == oldSelf.scheduling.gang" + "".join(map(_unchanged, OF_PODS))
     return [
         rule(
             f"({same}) || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
@@ -91,3 +90,8 @@ def scheduling_rules() -> list[JsonValue]:
             fieldPath=".scheduling.priorityClassName",
         ),
     ]
+
+
+def _unchanged(field: str) -> str:
+    new, old = f"self.scheduling.{field}", f"oldSelf.scheduling.{field}"
+    return f" && has({new}) == has({old}) && (!has({new}) || {new} == {old})"

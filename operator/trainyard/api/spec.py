@@ -240,7 +240,8 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 rule(
-                    "self.?managedBy.orValue('') == oldSelf.?managedBy.orValue('')",
+                    "has(self.managedBy) == has(oldSelf.managedBy)"
+                    " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
                     "managedBy cannot be changed; delete the TrainingJob and create it again",
                     reason="FieldValueForbidden",
                 ),
@@ -321,13 +322,6 @@ class TrainingJobSpec(Model):
                 ),
                 *role_rules(),
                 *scheduling_rules(),
-                rule(
-                    "(has(self.roles) == has(oldSelf.roles) && (!has(self.roles) || self.roles == oldSelf.roles))"
-                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
-                    "roles can be changed only while the job is suspended; set lifecycle.suspend to true first",
-                    fieldPath=".roles",
-                    reason="FieldValueForbidden",
-                ),
                 rule(
                     # Half of a group with the agent and half without it would not find each other.
                     "self.recovery.agent == oldSelf.recovery.agent || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
