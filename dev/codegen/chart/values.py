@@ -24,6 +24,7 @@ from dev.codegen.chart.words import (
     These,
     Values,
 )
+from trainyard.api.scheduling import GangScheduler
 from trainyard.controller.bootstrap.peers import Cidr, Peer
 from trainyard.controller.bootstrap.settings import (
     Burst,
@@ -77,6 +78,13 @@ class PullSecret(Values):
     """The name of an existing pull secret."""
 
     name: Subdomain
+
+
+class Gangs(Values):
+    """The gang schedulers of jobs."""
+
+    schedulers: Annotated[list[GangScheduler], Once] = OPTIONAL
+    coscheduling_name: OptionalSubdomain = OPTIONAL
 
 
 class Agent(Switch):
@@ -236,6 +244,7 @@ class Chart(Values):
     leader_election: LeaderElection
     watch_namespaces: Annotated[list[Name], Once]
     settings: OperatorSettings
+    gangs: Gangs = OPTIONAL
     agent: Agent
     topology: Topology = OPTIONAL
     workers: Workers = OPTIONAL

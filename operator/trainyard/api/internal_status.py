@@ -7,7 +7,8 @@ from pydantic import Field, field_validator
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.constants import MAX_REPLICAS, MAX_STACK_REQUEST
 from trainyard.api.recovery import MAX_RESTARTS_IN_WINDOW, RestartScope
-from trainyard.api.roles import MAX_MEMBER_INDEX
+from trainyard.api.roles import MAX_MEMBER_INDEX, MAX_ROLE_REPLICAS, MAX_ROLES
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
 MAX_REASON_LENGTH = 1024
@@ -111,6 +112,17 @@ class Group(Model):
     """Workers whose pods were created for a later attempt."""
     restarting_container: int | None = Field(default=None, ge=0, le=MAX_MEMBER_INDEX)
     """The worker whose container restarts in its pod before the attempt starts."""
+
+
+class PodGroup(Model):
+    """The PodGroup of the group's pods, by which a scheduler places them all or none. It is stored before it is created."""
+
+    scheduler: GangScheduler
+    """The scheduler that reads it."""
+    created_in_attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    """The attempt for which it was created, with all pods of the group. Replaced pods keep it."""
+    min_member: int = Field(ge=1, le=MAX_REPLICAS + MAX_ROLES * MAX_ROLE_REPLICAS)
+    """The members that are placed together."""
 
 
 class Recreated(Model):
@@ -222,6 +234,8 @@ class InternalStatus(Model):
 
     group: Group | None = None
     """The pods of the current attempt, if some are older than it: their processes restarted in place."""
+    pod_group: PodGroup | None = None
+    """The PodGroup of the pods, if a scheduler places them all or none."""
     recreated: list[Recreated] = Field(
         default=[],
         max_length=MAX_RECREATED,

@@ -58,6 +58,15 @@ class Reason(StrEnum):
     PARTIALLY_SCHEDULED = "PartiallyScheduled"
     """Some members had nodes for `scheduling.partialTimeoutSeconds`, and the cluster had none for the others. All pods are
     deleted, so that other jobs can use the nodes. They are created again after a delay, which grows. This is not counted."""
+    GANG_UNAVAILABLE = "GangUnavailable"
+    """`scheduling.gang` names a scheduler that the operator may not use, or whose PodGroups the cluster does not have. No
+    worker is started."""
+    POD_GROUP_REJECTED = "PodGroupRejected"
+    """The API server rejects the PodGroup through which a gang scheduler places the group (`scheduling.gang`). No worker is
+    created. The operator tries again."""
+    USER_SCHEDULING_PRESERVED = "UserSchedulingPreserved"
+    """The template has a scheduler, a group, an affinity or a priority of its own beside `scheduling`. The operator keeps it.
+    The group may not be placed as `scheduling` asks."""
     TEMPLATE_CHANGED = "TemplateChanged"
     """The job was suspended, changed and resumed before the operator saw it: pods of the group have an earlier
     template. The group restarts with new pods. This is not counted."""

@@ -1,17 +1,44 @@
-"""`spec.scheduling`: where workers run, and how their ranks follow from that."""
+"""`spec.scheduling`: how the pods of a job get their nodes, and how their ranks follow from that."""
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import Field, JsonValue, StringConstraints
 
-from trainyard.api.base import Model
+from trainyard.api.base import Model, rule
 from trainyard.api.recovery import DAY
 
 PARTIAL_TIMEOUT_SECONDS = 300
 """Longer than an autoscaler usually takes between two nodes: each node that the group gets starts the timeout again."""
 PLACED_FRAMEWORKS: Final = ("torch", "deepspeed", "megatron", "jax", "horovod")
 """The frameworks whose ranks are numbers that each process gets, and that may be on any worker. Rank 0 is always on worker 0."""
+MAX_LABEL_KEY = 317
+"""Characters of a label's key: a domain of 253, a slash and a name of 63."""
+LABEL_KEY = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+ObjectName = Annotated[
+    str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+]
+"""The name of an object in the cluster."""
+OF_PODS = ("queue", "priorityClassName", "topology")
+"""The optional fields that all pods of a group share."""
+
+
+class GangScheduler(StrEnum):
+    """A scheduler that places the pods of a PodGroup all or none, by the value of `scheduling.gang`."""
+
+    NATIVE = "native"
+    VOLCANO = "volcano"
+    COSCHEDULING = "coscheduling"
+
+
+class Gang(StrEnum):
+    """Who makes sure that a group gets all of its nodes, or none."""
+
+    AUTO = "auto"
+    NONE = "none"
+    NATIVE = "native"
+    VOLCANO = "volcano"
+    COSCHEDULING = "coscheduling"
 
 
 class RankOrder(StrEnum):
@@ -21,9 +48,28 @@ class RankOrder(StrEnum):
     INDEX = "index"
 
 
-class Scheduling(Model):
-    """Where workers run, and how their ranks follow from that."""
+class Topology(Model):
+    """The domain of nodes, for example a rack, in which all members of the group run."""
 
+    key: str = Field(min_length=1, max_length=MAX_LABEL_KEY, pattern=LABEL_KEY)
+    """The label of nodes whose value names the domain, for example topology.kubernetes.io/zone."""
+    required: bool = False
+    """Whether the members run nowhere else. Otherwise the scheduler prefers one domain."""
+
+
+class Scheduling(Model):
+    """How the pods of the job get their nodes, and how their ranks follow from that."""
+
+    gang: Gang = Gang.AUTO
+    """The scheduler that places the group all or none, through a PodGroup. native: kube-scheduler since Kubernetes 1.36. coscheduling: that
+    of scheduler-plugins. auto: the first one in `gangs.schedulers` of the operator's chart that the cluster has, or none. An elastic group
+    starts with its smallest size."""
+    queue: ObjectName | None = None
+    """The queue from which the job gets its resources, where the cluster has queues. Not set: that of the queueing system's own choice."""
+    priority_class_name: ObjectName | None = None
+    """The PriorityClass of the pods and of their PodGroup. Not set: that of the template."""
+    topology: Topology | None = None
+    """The domain of nodes in which all members run, next to each other. Not set: anywhere."""
     partial_timeout_seconds: int | None = Field(default=None, ge=0, le=DAY)
     """Seconds for which some members may hold nodes while the cluster has none for the others. They count from the last
     member that got one. After that all pods are deleted, so that other jobs can use the nodes, and are created again
@@ -34,3 +80,33 @@ class Scheduling(Model):
     communicate over short ways. The order is found when all workers of a new group have started, and stays while the group keeps pods.
     Rank 0 is always on worker 0. The ranks wait for it, so it needs the agent. index: worker 0 has the first ranks, worker 1 the next
     ones. Not set: placement if the operator reads the labels of nodes, or if a tensor parallel group spans several workers; else index."""
+
+    @property
+    def of_pods(self) -> dict[str, object]:
+        """What the user has set of the fields that all pods of a group share."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude={"partial_timeout_seconds", "rank_order"})
+
+
+def scheduling_rules() -> list[JsonValue]:
+    """Return the rules of the spec about `scheduling` and what else it has to fit."""
+    same = "self.scheduling.gang == oldSelf.scheduling.gang" + "".join(map(_unchanged, OF_PODS))
+    return [
+        rule(
+            f"({same}) || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+            "gang, queue, priorityClassName and topology can be changed only while the job is suspended; set lifecycle.suspend to true first",
+            fieldPath=".scheduling",
+            reason="FieldValueForbidden",
+        ),
+        rule(
+            # A PodGroup and its pods must have one priority.
+            "!has(self.scheduling.priorityClassName) || !has(self.template.spec.priorityClassName)"
+            " || self.scheduling.priorityClassName == self.template.spec.priorityClassName",
+            "scheduling.priorityClassName and template.spec.priorityClassName are different; leave one of them out",
+            fieldPath=".scheduling.priorityClassName",
+        ),
+    ]
+
+
+def _unchanged(field: str) -> str:
+    new, old = f"self.scheduling.{field}", f"oldSelf.scheduling.{field}"
+    return f" && has({new}) == has({old}) && (!has({new}) || {new} == {old})"

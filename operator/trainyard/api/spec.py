@@ -12,7 +12,7 @@ from trainyard.api.network import Network, network_rules
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
-from trainyard.api.scheduling import PLACED_FRAMEWORKS, Scheduling
+from trainyard.api.scheduling import PLACED_FRAMEWORKS, Scheduling, scheduling_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -306,13 +306,7 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 *role_rules(),
-                rule(
-                    "(has(self.roles) == has(oldSelf.roles) && (!has(self.roles) || self.roles == oldSelf.roles))"
-                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
-                    "roles can be changed only while the job is suspended; set lifecycle.suspend to true first",
-                    fieldPath=".roles",
-                    reason="FieldValueForbidden",
-                ),
+                *scheduling_rules(),
                 rule(
                     # Half of a group with the agent and half without it would not find each other.
                     "self.recovery.agent == oldSelf.recovery.agent || self.lifecycle.suspend || oldSelf.lifecycle.suspend",

@@ -16,6 +16,7 @@ from trainyard.api.internal_status import (
     Group,
     InternalStatus,
     Joining,
+    PodGroup,
     Recreated,
     Releases,
     Rendezvous,
@@ -245,6 +246,18 @@ class TrainingJobStatus(Model):
             return group.size
         return joining.current_size if joining else None
 
+    @property
+    def pod_group(self) -> PodGroup | None:
+        """The PodGroup of the current attempt's pods; None where they have none, or where it is still that of earlier pods."""
+        stored = self.internal.pod_group
+        kept = stored is not None and (self.internal.group is not None or stored.created_in_attempt == self.attempt)
+        return stored if kept else None
+
+    @property
+    def group_attempt(self) -> int:
+        """The attempt for which the group was created, with all of its pods."""
+        return self.internal.group.created_in_attempt if self.internal.group else self.attempt
+
     def has(self, worker: int, attempt: int, recreated: int = 0) -> bool:
         """Return whether the worker's pod that was created for `attempt` belongs to the current attempt.
 
@@ -362,6 +375,7 @@ class StatusChanges(TypedDict, total=False):
     workers: list[WorkerStatus]
 
     group: Group | None
+    pod_group: PodGroup | None
     recreated: list[Recreated]
     joining: Joining | None
     scale_up_paused_since: datetime | None

@@ -12,6 +12,7 @@ from typing import Literal
 
 from trainyard.api.internal_status import Group, Rendezvous
 from trainyard.api.reasons import Reason
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.status import ConditionType, StatusChanges, TrainingJobStatus
 
 ALL_WORKERS = "restarting all workers"
@@ -119,6 +120,18 @@ class CreateService:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatePodGroup:
+    """Create the PodGroup of the group's pods, as the status has it. It comes before the pods: its scheduler holds them until it exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePodGroups:
+    """Delete all PodGroups of the job: they may hold the capacity of a queue for pods that do not come."""
+
+    scheduler: GangScheduler
+
+
+@dataclass(frozen=True, slots=True)
 class CreateWorker:
     """Create the pod of a worker."""
 
@@ -165,7 +178,7 @@ class DeleteJob:
     reason: Reason
 
 
-Action = CreateService | CreateWorker | DeletePod | StopPod | RemovePod | DeleteJob
+Action = CreateService | CreatePodGroup | CreateWorker | DeletePodGroups | DeletePod | StopPod | RemovePod | DeleteJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +211,8 @@ class PodChanges:
     events: Sequence[Event] = ()
     rendezvous: Rendezvous | None = None
     """The rendezvous, where it opens now."""
+    changes: StatusChanges = field(default_factory=StatusChanges)
+    """The changes of the status that follow from the actions."""
     resizing: str = ""
     """What the joining workers wait for; empty where none is to join."""
 

@@ -34,6 +34,7 @@ from trainyard.domain.recovery.start_errors import never_starts
 from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import partial_placement, resize
+from trainyard.domain.scaling.gang import decide_gang
 from trainyard.domain.scaling.group_size import decide_size
 from trainyard.domain.state.roles import deciding
 from trainyard.domain.state.snapshot import JobView, Snapshot
@@ -85,7 +86,7 @@ def ours(job: JobView) -> bool:
 
 
 def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """Return the snapshot with what all later steps rely on: plausible times, progress, stored successes, the group's size."""
+    """Return the snapshot with what all later steps rely on: plausible times, progress, stored successes, the group's size and gang."""
     status = snapshot.job.status
     changes = clamp_future_timestamps(status, now)
     if snapshot.reports:
@@ -101,7 +102,8 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
     if changes:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
     snapshot = with_slow_init(remember_success(snapshot), now)
-    return replace(snapshot, decided_size=decide_size(snapshot, now))
+    snapshot = replace(snapshot, decided_size=decide_size(snapshot, now))
+    return replace(snapshot, gang=decide_gang(snapshot))
 
 
 def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:

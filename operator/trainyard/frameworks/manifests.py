@@ -135,7 +135,7 @@ def service(job: JobView) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _of_the_job(job),
+        "metadata": metadata_of_the_job(job, job.name),
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": named},
     }
 
@@ -150,14 +150,15 @@ def network_policy(job: JobView, peers: Sequence[Json]) -> Json:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _of_the_job(job),
+        "metadata": metadata_of_the_job(job, job.name),
         "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers, *peers]}]},
     }
 
 
-def _of_the_job(job: JobView) -> Json:
+def metadata_of_the_job(job: JobView, name: str) -> Json:
+    """Return the metadata of an object that the job owns, and that is deleted with it."""
     return {
-        "name": job.name,
+        "name": name,
         "namespace": job.namespace,
         "labels": {LABEL_JOB_NAME: job.name, LABEL_JOB_UID: job.uid},
         "ownerReferences": [_owner(job)],

@@ -20,8 +20,10 @@ from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.coordination import coordinator_endpoint, create_coordinator
 from trainyard.controller.reconcile.executor import Executor
+from trainyard.controller.reconcile.gang_discovery import GangDiscovery
 from trainyard.controller.reconcile.node_places import NodePlaces, NodeRecord
 from trainyard.controller.reconcile.pod_events import PodEvents
+from trainyard.controller.reconcile.pod_groups import PodGroups
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.domain.state.accelerators import ACCELERATORS
@@ -75,6 +77,7 @@ def assemble(
     )
     pace = StatusPace(time.monotonic)
     restart_support = ContainerRestartSupport(writer)
+    discovery = GangDiscovery(session, settings.gang_schedulers, settings.coscheduling_name)
     reconciler = Reconciler(
         caches=caches,
         executor=Executor(
@@ -88,6 +91,7 @@ def assemble(
             PodMetadata().overridden(settings.worker_labels, settings.worker_annotations),
             with_own(KNOWN_NETWORKS, settings.network_profiles),
             ranks_follow_placement=settings.read_nodes,
+            pod_groups=PodGroups(writer, discovery) if discovery.permitted else None,
         ),
         writer=writer,
         tracker=tracker,
@@ -128,6 +132,7 @@ def assemble(
         elector=elector,
         coordinator=coordinator,
         certificate_source=certificate_source,
+        gang_discovery=discovery,
     )
 
 

@@ -21,6 +21,7 @@ from trainyard.controller.kopf_adapter.watch_guard import guard
 from trainyard.controller.kopf_adapter.watch_scope import WatchScope, dispatch_to
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.coordination import serving
+from trainyard.controller.reconcile.gang_discovery import GangDiscovery
 from trainyard.controller.reconcile.node_places import NodeRecord
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
@@ -67,6 +68,7 @@ class Operator:
     """None: agents have no endpoint to connect to."""
     certificate_source: CertificateSource | None
     """None: without a coordinator."""
+    gang_discovery: GangDiscovery
     nodes: Reflector[NodeRecord, str] | None = None
     """The watch on nodes; None: their labels are not read."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
@@ -145,6 +147,7 @@ class Operator:
     async def _reconcile_jobs(self, elected: asyncio.Event) -> None:
         await elected.wait()
         await self._wait_for_nodes()
+        await self.gang_discovery.ask()
         try:
             async with asyncio.TaskGroup() as group:
                 for scope in self.scopes:

@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 from trainyard.controller.bootstrap.peers import DOMAIN, LabelValue, Peer, QualifiedName
 from trainyard.coordinator.address import ALL_ADDRESSES
+from trainyard.domain.state.gang_schedulers import COSCHEDULING_SCHEDULER
 from trainyard.engine.leader import MAX_LEASE_SECONDS
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_profile import NetworkProfile, ProfileName, with_own
@@ -28,6 +30,7 @@ TopologyLabel = Annotated[
     str, StringConstraints(max_length=317, pattern=r"^[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?$")
 ]
 """The key of a node's label."""
+SchedulerName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
 DeviceProcesses = Annotated[int, Field(ge=1, le=MAX_PROCESSES_PER_REPLICA)] | Literal["worker", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 ConcurrentReconciles = Annotated[int, Field(ge=1, le=256)]
@@ -99,6 +102,11 @@ class Settings(BaseSettings):
     topology_labels: Annotated[tuple[TopologyLabel, ...], NoDecode] = TOPOLOGY_LABELS
     """The labels that name the place of a node in the network, the widest part first, separated by commas. Empty: those of the clouds
     and of Topograph."""
+    gang_schedulers: Annotated[tuple[GangScheduler, ...], NoDecode] = ()
+    """The gang schedulers whose PodGroups the operator may create (`native`, `volcano`, `coscheduling`), the preferred one first,
+    separated by commas. It asks the API server once which of them there are."""
+    coscheduling_name: SchedulerName = COSCHEDULING_SCHEDULER
+    """The `schedulerName` of the scheduler that has the plugin Coscheduling."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -142,7 +150,7 @@ class Settings(BaseSettings):
             return value
         return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip())) or TOPOLOGY_LABELS
 
-    @field_validator("agent_pull_secrets", mode="before")
+    @field_validator("agent_pull_secrets", "gang_schedulers", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value

@@ -9,6 +9,7 @@ from trainyard.controller.reconcile.node_places import NodePlaces
 from trainyard.controller.reconcile.resources import JobRecord, ServiceRecord, pod_record, service_record
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
+from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, WorkerReport
 from trainyard.kube.resource import PODS, Resource
@@ -42,11 +43,12 @@ class Cache:
         agent: bool = False,
         reports: Sequence[WorkerReport] = (),
         agent_registry: AgentRegistry | None = None,
+        gang_schedulers: GangSchedulers = NO_GANG_SCHEDULERS,
     ) -> Snapshot | None:
         """Return everything that a decision on the job needs, as of now; None if the job cannot be read.
 
         `agent`: whether an agent is injected into workers; `reports`: the agents' progress reports; `agent_registry`: which
-        agents are connected.
+        agents are connected; `gang_schedulers`: those that the operator may use.
 
         Only the job's own namespace counts. An owner reference to a job in another one is forged by somebody without
         permission there.
@@ -63,6 +65,7 @@ class Cache:
             agent=agent,
             reports=reports,
             agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
+            gang_schedulers=gang_schedulers,
             coordinator_up_since=agent_registry.since_for([pod.ip for pod in pods]) if agent_registry else None,
         )
         if order := placement_order(snapshot, self.places.of):

@@ -11,8 +11,10 @@ from typing import Any, assert_never
 from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
 from trainyard.api.roles import is_worker
+from trainyard.api.scheduling import GangScheduler
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
+from trainyard.controller.reconcile.pod_groups import PodGroups
 from trainyard.controller.reconcile.refusals import (
     InvalidTemplateError,
     NameConflictError,
@@ -23,14 +25,17 @@ from trainyard.controller.reconcile.refusals import (
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.domain.decisions import (
     Action,
+    CreatePodGroup,
     CreateService,
     CreateWorker,
     DeleteJob,
     DeletePod,
+    DeletePodGroups,
     Plan,
     RemovePod,
     StopPod,
 )
+from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
 from trainyard.domain.state.observe import owner_uid
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import STOP_DEADLINE_SECONDS
@@ -49,6 +54,7 @@ from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_choice import choose_network
 from trainyard.scheduling.network_profile import NamedProfile, NetworkProfiles
 from trainyard.scheduling.placement import follows_placement
+from trainyard.scheduling.scheduled_pod import placed
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,8 +96,15 @@ class Executor:
     """The network profiles that jobs can name."""
     ranks_follow_placement: bool = False
     """Whether ranks follow the placement of workers where the user does not say so."""
+    pod_groups: PodGroups | None = None
+    """The requests about PodGroups; None: no gang scheduler is permitted."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
+
+    @property
+    def gang_schedulers(self) -> GangSchedulers:
+        """The gang schedulers that jobs can have."""
+        return self.pod_groups.discovery.schedulers if self.pod_groups else NO_GANG_SCHEDULERS
 
     async def execute(self, job: JobView, plan: Plan) -> ExecutionResult:
         """Carry out all actions except removals, in order: the Service, deletions, the NetworkPolicy, new pods. Stops
@@ -139,7 +152,12 @@ class Executor:
 
     def _calls(self, job: JobView, plan: Plan) -> Iterator[tuple[Resource | None, list[Callable[[], Awaitable[bool]]]]]:
         """Yield groups of calls that may run in parallel, each with the kind of object that it creates."""
-        groups = ((SERVICES, (CreateService,)), (None, (DeletePod, StopPod, DeleteJob)), (PODS, (CreateWorker,)))
+        groups: tuple[tuple[Resource | None, tuple[type[Action], ...]], ...] = (
+            (SERVICES, (CreateService,)),
+            (None, (DeletePod, StopPod, DeletePodGroups, DeleteJob)),
+            (self._kind_of_pod_group(job), (CreatePodGroup,)),
+            (PODS, (CreateWorker,)),
+        )
         for makes, kinds in groups:
             calls = [self._call(job, action) for action in plan.actions if isinstance(action, kinds)]
             if not calls:
@@ -148,10 +166,18 @@ class Executor:
                 yield NETWORK_POLICIES, [partial(self._ensure_network_policy, job, self.peers)]
             yield makes, calls
 
+    def _kind_of_pod_group(self, job: JobView) -> Resource | None:
+        group = job.status.pod_group
+        return self.pod_groups.discovery.resource(group.scheduler) if self.pod_groups and group else None
+
     def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[bool]]:
         match action:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
+            case CreatePodGroup():
+                return lambda: self._ensure_pod_group(job)
+            case DeletePodGroups(scheduler):
+                return lambda: self._delete_pod_groups(job, scheduler)
             case CreateWorker(index, attempt, workers, recreated):
                 worker = Worker(job.of_member(index), index, attempt, workers, recreated=recreated)
                 return lambda: self._create_worker(job, worker)
@@ -174,7 +200,8 @@ class Executor:
             job, worker.workers, by_default=self.ranks_follow_placement
         )
         endpoint = self.coordinator_endpoint()
-        plain = _build_worker_pod(worker, self.agent, endpoint, self.pod_metadata, choice.network, orders_ranks=orders)
+        built = _build_worker_pod(worker, self.agent, endpoint, self.pod_metadata, choice.network, orders_ranks=orders)
+        plain = placed(job, built, worker.workers, self.gang_schedulers)
         manifest = await self.restart_support.with_supported_rule(job.namespace, plain)
         try:
             return await self._create(job, PODS, manifest)
@@ -208,6 +235,18 @@ class Executor:
             # Invalid peers in today's settings do not affect a policy that the job has already.
             if await self._get_owned(job, NETWORK_POLICIES, manifest["metadata"]["name"]) is None:
                 raise
+        return False
+
+    async def _ensure_pod_group(self, job: JobView) -> bool:
+        """Make sure that the PodGroup of the pods exists. It is not watched: the API server confirms it before pods are created."""
+        if self.pod_groups and (group := job.status.pod_group):
+            resource = self.pod_groups.discovery.resource(group.scheduler)
+            await self._ensure(job, resource, self.pod_groups.manifest(job, group))
+        return False
+
+    async def _delete_pod_groups(self, job: JobView, scheduler: GangScheduler) -> bool:
+        if self.pod_groups:
+            await self.pod_groups.delete_all(job, scheduler)
         return False
 
     async def _ensure(

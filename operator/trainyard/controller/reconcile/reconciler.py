@@ -42,6 +42,7 @@ from trainyard.kube.events import EventRecorder
 from trainyard.scheduling.network_choice import choose_network
 from trainyard.scheduling.network_notes import applied_note, conflict_notes, invalid_because, refused_because
 from trainyard.scheduling.placement import ignored_order
+from trainyard.scheduling.scheduled_pod import kept_fields
 from trainyard.scheduling.worker_network import Facts, all_facts, covers, with_network
 
 _LOG = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ class Reconciler:
             agent=self.executor.agent is not None,
             reports=self.progress_store.of(record.uid) if self.progress_store else (),
             agent_registry=self.agent_registry,
+            gang_schedulers=self.executor.gang_schedulers,
         )
         chosen = choose_network(seen.job.spec, self.executor.network_profiles).network if seen else None
         if seen is None or chosen is None:
@@ -265,6 +267,8 @@ class Reconciler:
         warnings += self._network_events(workers)
         if note := ignored_order(job, served=self.executor.agent is not None and self.agent_registry is not None):
             warnings.append(Event("Warning", Reason.RANK_ORDER_IGNORED, note))
+        kept = dict.fromkeys(n for worker in workers for n in kept_fields(worker.job, self.executor.gang_schedulers))
+        warnings += [Event("Warning", Reason.USER_SCHEDULING_PRESERVED, note) for note in kept]
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):

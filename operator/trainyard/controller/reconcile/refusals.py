@@ -75,6 +75,11 @@ def to_refusal(error: ApiError, kind: Resource | None) -> Refusal:
             f"correct networkPolicy.jobs of the operator's chart: {error.message}"
         )
         return Refusal(Reason.NETWORK_POLICY_REJECTED, message)
+    if kind is not None and kind.kind == "PodGroup":
+        message = (
+            f"no worker is created because the API server refuses the PodGroup ({kind.qualified}): {error.message}"
+        )
+        return Refusal(Reason.POD_GROUP_REJECTED, message)
     if kind == PODS and error.status in {400, 422} and not BY_POLICY.match(error.message):
         return Refusal(Reason.INVALID_TEMPLATE, error.message)
     return Refusal(Reason.PODS_FORBIDDEN, in_words_of_template(error.message))

@@ -19,7 +19,8 @@ from trainyard.domain.wording import counted
 def decide_size(snapshot: Snapshot, now: datetime) -> GroupSize:
     """Return the group's size for this reconcile."""
     size = _gated_size(snapshot, now)
-    return replace(size, indivisible_because=indivisible(snapshot.job, size.desired))
+    why = indivisible(snapshot.job, size.desired)
+    return replace(size, smallest=_smallest_allowed(snapshot.job), indivisible_because=why)
 
 
 def _gated_size(snapshot: Snapshot, now: datetime) -> GroupSize:

@@ -8,13 +8,14 @@ from posixpath import basename
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
-from trainyard.api.internal_status import MAX_REPLACEMENTS
+from trainyard.api.internal_status import MAX_REPLACEMENTS, PodGroup
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Agent, RestartScope
 from trainyard.api.roles import is_worker
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
+from trainyard.domain.state.gang_schedulers import NO_GANG, NO_GANG_SCHEDULERS, GangDecision, GangSchedulers
 from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
 from trainyard.domain.state.network_view import NO_NETWORK, NetworkView
@@ -135,6 +136,8 @@ class GroupSize:
     """The size that the group must have now. Where `current` is another one, the group is resized."""
     target: int
     """The size once the joining workers are ready. It equals `current` while no worker may join yet."""
+    smallest: int | None = None
+    """The smallest size that an elastic group may have; None where it is not elastic."""
     created_for: tuple[int, ...] = ()
     """The sizes for which the current attempt, or each of its pods, was created; 0: its annotation was removed by hand."""
     limited_because: str = ""
@@ -180,6 +183,10 @@ class Snapshot:
     """The network profile that new workers get."""
     order_by_placement: Sequence[int] = ()
     """The workers in the order in which their ranks follow their placement; empty where it is not known, or not looked for."""
+    gang_schedulers: GangSchedulers = NO_GANG_SCHEDULERS
+    """The gang schedulers that the operator may use."""
+    gang: GangDecision = NO_GANG
+    """The gang of a group whose pods are about to be created."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
 
@@ -307,6 +314,13 @@ class Snapshot:
         """The pods of the workers that join the group."""
         is_joining = self.job.status.is_joining
         return tuple(p for p in self.pods if is_joining(p.index, p.attempt))
+
+    @property
+    def unused_pod_group(self) -> PodGroup | None:
+        """The PodGroup that no pod needs any more: of an earlier group, or of a job that has finished or is suspended."""
+        status = self.job.status
+        used = status.pod_group and not (status.finished or status.suspended)
+        return None if used else status.internal.pod_group
 
     @cached_property
     def unused(self) -> Sequence[PodView]:

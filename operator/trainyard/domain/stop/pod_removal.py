@@ -12,7 +12,17 @@ from typing import assert_never
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
 from trainyard.api.status import ConditionType, TrainingJobStatus
-from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod, soonest
+from trainyard.domain.decisions import (
+    Action,
+    DeleteJob,
+    DeletePod,
+    DeletePodGroups,
+    Outcome,
+    PodChanges,
+    RemovePod,
+    StopPod,
+    soonest,
+)
 from trainyard.domain.state.roles import rule_of
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
@@ -63,8 +73,8 @@ def at_rest(snapshot: Snapshot, now: datetime) -> Outcome | PodChanges:
         return Outcome(actions=removed.actions, requeue_after=soonest(removed.waits))
     if snapshot.job.status.finished:
         return after_the_end(snapshot, removed, now)
-    deleted = delete_pods(snapshot.pods, Reason.SUSPENDED)
-    return PodChanges([*deleted, *removed.actions], removed.waits)
+    actions = [*delete_pods(snapshot.pods, Reason.SUSPENDED), *removed.actions]
+    return _without_pod_group(snapshot, actions, removed.waits)
 
 
 def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outcome | PodChanges:
@@ -86,7 +96,15 @@ def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outco
     elif kept is not None:
         policy = CleanPods.ALL
     ends = [_end_pod(p, snapshot, policy, spared) for p in snapshot.pods if p.deletion_time is None]
-    return PodChanges([*(action for action in ends if action), *removed.actions], waits)
+    return _without_pod_group(snapshot, [*(action for action in ends if action), *removed.actions], waits)
+
+
+def _without_pod_group(snapshot: Snapshot, actions: Sequence[Action], waits: Sequence[float]) -> PodChanges:
+    """Return these actions of a job at rest, with the deletion of its PodGroups if there may be some."""
+    unused = snapshot.unused_pod_group
+    if unused is None:
+        return PodChanges(actions, waits)
+    return PodChanges([*actions, DeletePodGroups(unused.scheduler)], waits, changes={"pod_group": None})
 
 
 def _failed_pod(status: TrainingJobStatus) -> str:

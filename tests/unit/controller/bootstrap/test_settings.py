@@ -54,6 +54,8 @@ def test_invalid_namespaces_are_refused(monkeypatch: pytest.MonkeyPatch, text: s
         ("TRAINYARD_POD_UID", "a" * 65),
         ("TRAINYARD_API_BURST", "9" * 401),
         ("TRAINYARD_AGENT_PULL_SECRETS", "regcred,No Name"),
+        ("TRAINYARD_GANG_SCHEDULERS", "native,slurm"),
+        ("TRAINYARD_COSCHEDULING_NAME", "No Name"),
         ("TRAINYARD_ACCELERATORS", '{"example.com/npu": 0}'),
         ("TRAINYARD_ACCELERATORS", '{"example.com/npu": "many"}'),
         ("TRAINYARD_ACCELERATORS", '{"npu": 1}'),
