@@ -61,9 +61,9 @@ class Scheduling(Model):
     """How the pods of the job get their nodes, and how their ranks follow from that."""
 
     gang: Gang = Gang.AUTO
-    """The scheduler that places the group all or none, through a PodGroup. native: kube-scheduler since Kubernetes 1.36. coscheduling: that
-    of scheduler-plugins. auto: the first one in `gangs.schedulers` of the operator's chart that the cluster has, or none. An elastic group
-    starts with its smallest size."""
+    """The scheduler that places the group all or none, through a PodGroup. It is Kubernetes itself (native), Volcano, or
+    scheduler-plugins (coscheduling). auto: the first one in `gangs.schedulers` of the operator's chart that the cluster has, or
+    none. An elastic group starts with its smallest size."""
     queue: ObjectName | None = None
     """The queue from which the job gets its resources, where the cluster has queues. Not set: that of the queueing system's own choice."""
     priority_class_name: ObjectName | None = None

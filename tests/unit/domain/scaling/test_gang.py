@@ -218,6 +218,14 @@ def test_suspended_job_of_missing_scheduler_is_not_held() -> None:
     assert not decided(scene).status.holds(C.STALLED)
 
 
+def test_lost_status_finds_the_gang_again() -> None:
+    pods = job(3).created(attempt=4).pods
+    scene = replace(job(3).with_gang_schedulers(G.NATIVE), pods=pods[:2], has_service=True)
+    scene = act(act(scene))
+    assert scene.status.pod_group == PodGroup(scheduler=G.NATIVE, created_in_attempt=4, min_member=3)
+    assert kinds(decided(scene).actions) == [CreatePodGroup, CreateWorker]
+
+
 @given(
     attempt=st.integers(1, 5),
     created=st.integers(1, 5),
