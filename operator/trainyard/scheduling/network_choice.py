@@ -1,6 +1,6 @@
 """Decide which network profile the workers of a job get: the one that it names, or for `auto` the one that its template proves. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -92,11 +92,26 @@ def proof_of(proof: Proof, pod: Mapping[str, Any]) -> str:
         return ""
     if found := requested_of(main, proof.resources):
         return f"resource {found[0]}"
+    for label, patterns in proof.node_labels.items():
+        values = _required_values(label, pod)
+        if values and all(any(fnmatchcase(value, each) for each in patterns) for value in values):
+            return f"node label {label}={','.join(values)}"
+    return ""
+
+
+def _required_values(label: str, pod: Mapping[str, Any]) -> Sequence[str]:
+    """Return the values that this label has on each node that the pod admits; empty where it may have others, or none."""
     selector: Mapping[str, str] = pod.get("nodeSelector") or {}
-    labels = (
-        label
-        for label, patterns in proof.node_labels.items()
-        if any(fnmatchcase(selector.get(label, ""), each) for each in patterns)
-    )
-    label = next(labels, "")
-    return f"node label {label}={selector[label]}" if label else ""
+    if label in selector:
+        return [selector[label]]
+    affinity: Mapping[str, Any] = (pod.get("affinity") or {}).get("nodeAffinity") or {}
+    required: Mapping[str, Any] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    found: list[str] = []
+    # A node has to match one of the terms, and all expressions of that term.
+    for term in required.get("nodeSelectorTerms") or ():
+        expressions = term.get("matchExpressions") or ()
+        values = next((e["values"] for e in expressions if e["key"] == label and e["operator"] == "In"), None)
+        if not values:
+            return []
+        found += values
+    return [*dict.fromkeys(found)]

@@ -88,7 +88,7 @@ class Proof(Strict):
     resources: list[str] = Field(default=[])
     """Extended resources of which the main container requests one. `*` stands for any characters."""
     node_labels: Annotated[dict[QualifiedName, list[str]], Only] = Field(default={})
-    """Labels of which the node selector has one, each with the values that prove it."""
+    """Labels of which the node selector or the required node affinity has one, each with the values that prove it."""
     gpus: int = Field(default=0, ge=0)
     """The GPUs that the main container requests at least."""
 

@@ -124,6 +124,39 @@ def test_auto_sets_nothing_without_proof(limits: Json, pod: Json) -> None:
     assert "auto sets nothing" in choice.note
 
 
+def affinity(*terms: list[Json], kind: str = "requiredDuringSchedulingIgnoredDuringExecution") -> Json:
+    return {"nodeAffinity": {kind: {"nodeSelectorTerms": [{"matchExpressions": each} for each in terms]}}}
+
+
+def within(*values: str, operator: str = "In") -> Json:
+    return {"key": INSTANCE, "operator": operator, "values": [*values]}
+
+
+ZONE = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_proof"),
+    [
+        pytest.param(affinity([ZONE, within("a3-ultragpu-8g", "a4-highgpu-8g")]), True, id="two types of one network"),
+        pytest.param(affinity([within("a4-highgpu-8g")], [within("a3-ultragpu-8g")]), True, id="in each term"),
+        pytest.param(affinity([within("a4-highgpu-8g", "p5.48xlarge")]), False, id="another type, too"),
+        pytest.param(affinity([within("a4-highgpu-8g")], [ZONE]), False, id="not in each term"),
+        pytest.param(affinity([within("a4-highgpu-8g", operator="NotIn")]), False, id="excluded"),
+        pytest.param(affinity(), False, id="no term"),
+        pytest.param({"nodeAffinity": None}, False, id="no affinity"),
+    ],
+)
+def test_required_affinity_is_a_proof(asked: Json, is_proof: bool) -> None:  # noqa: FBT001 - a table
+    found = chosen("auto", {"nvidia.com/gpu": 8}, affinity=asked).network
+    assert found == (WITH_IMAGES["gpudirect-rdma"] if is_proof else None)
+
+
+def test_preferred_affinity_is_no_proof() -> None:
+    asked = affinity([within("a4-highgpu-8g")], kind="preferredDuringSchedulingIgnoredDuringExecution")
+    assert chosen("auto", {"nvidia.com/gpu": 8}, affinity=asked).network is None
+
+
 def test_auto_prefers_profiles_of_the_chart() -> None:
     networks = own(site={"base": "rdma", "proof": {"resources": ["rdma/*"]}})
     assert chosen("auto", {"rdma/x": 1}, networks).network == networks["site"]
