@@ -3,10 +3,15 @@
 from enum import StrEnum
 from typing import Final
 
-from trainyard.api.base import Model
+from pydantic import JsonValue
+
+from trainyard.api.base import Model, rule
 
 PLACED_FRAMEWORKS: Final = ("torch", "deepspeed", "megatron", "jax", "horovod")
 """The frameworks whose ranks are numbers that each process gets, and that may be on any worker. Rank 0 is always on worker 0."""
+
+
+RANKS_PLACED: Final = "self.?scheduling.?rankOrder.orValue('index') == 'placement'"
 
 
 class RankOrder(StrEnum):
@@ -24,3 +29,19 @@ class Scheduling(Model):
     communicate over short ways. The order is found when all workers of a new group have started, and stays while the group keeps pods.
     Rank 0 is always on worker 0. The ranks wait for it, so it needs the agent. index: worker 0 has the first ranks, worker 1 the next
     ones. Not set: placement if the operator reads the labels of nodes, or if a tensor parallel group spans several workers; else index."""
+
+
+def order_rules() -> list[dict[str, JsonValue]]:
+    """Return the rules of the spec on the order of ranks."""
+    return [
+        rule(
+            f"!({RANKS_PLACED}) || self.framework in [{', '.join(map(repr, PLACED_FRAMEWORKS))}]",
+            "with this framework ranks follow the indexes of workers; leave scheduling.rankOrder out",
+            fieldPath=".scheduling.rankOrder",
+        ),
+        rule(
+            f"!({RANKS_PLACED}) || self.recovery.agent != 'none'",
+            "the agents of the workers wait for the order of ranks; leave scheduling.rankOrder or recovery.agent out",
+            fieldPath=".scheduling.rankOrder",
+        ),
+    ]

@@ -11,7 +11,7 @@ from trainyard.api.elastic import Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
-from trainyard.api.scheduling import PLACED_FRAMEWORKS, Scheduling
+from trainyard.api.scheduling import Scheduling, order_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -28,9 +28,9 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
-RANKS_PLACED = "self.?scheduling.?rankOrder.orValue('index') == 'placement'"
-RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
-"""The frameworks whose command or servers the agent starts."""
+RUN_BY_AGENT = (
+    "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"  # the agent starts the command or servers
+)
 SAME_SIZES = (
     "has(self.elastic.sizes) == has(oldSelf.value().elastic.sizes)"
     " && (!has(self.elastic.sizes) || self.elastic.sizes == oldSelf.value().elastic.sizes)"
@@ -234,16 +234,7 @@ class TrainingJobSpec(Model):
                     "tensorflow and paddle reach all members by name; leave network.dnsNames out",
                     fieldPath=".network.dnsNames",
                 ),
-                rule(
-                    f"!({RANKS_PLACED}) || self.framework in [{', '.join(map(repr, PLACED_FRAMEWORKS))}]",
-                    "with this framework ranks follow the indexes of workers; leave scheduling.rankOrder out",
-                    fieldPath=".scheduling.rankOrder",
-                ),
-                rule(
-                    f"!({RANKS_PLACED}) || self.recovery.agent != 'none'",
-                    "the agents of the workers wait for the order of ranks; leave scheduling.rankOrder or recovery.agent out",
-                    fieldPath=".scheduling.rankOrder",
-                ),
+                *order_rules(),
                 rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
                     "network cannot be changed; delete the TrainingJob and create it again",
