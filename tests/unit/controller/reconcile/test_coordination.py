@@ -329,7 +329,7 @@ async def test_ranks_follow_the_labels_of_nodes(api: FakeApi, site: Site) -> Non
     nodes = {"n0": "a", "n1": "b", "n2": "a", "n3": "b"}
     for node, rack in nodes.items():
         api.cluster.create(NODES, "", {"metadata": {"name": node, "labels": {"example.com/rack": rack}}})
-    read = {"read_nodes": True, "topology_labels": "example.com/rack", "agent_image": "operator:1"}
+    read: dict[str, Any] = {"read_nodes": True, "topology_labels": "example.com/rack", "agent_image": "operator:1"}
     async with operator(api, **site.settings, **read):
         site.lab.submit(framework="torch", template=template, replicas=4)
         await site.lab.until_pods(*pods)
