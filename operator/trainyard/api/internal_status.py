@@ -165,7 +165,7 @@ class Rendezvous(Model):
 class WorkerOrder(Model):
     """The order of the workers by rank. It is found once for each group, and stays while the group keeps pods."""
 
-    workers: list[Annotated[int, Field(ge=0, lt=MAX_REPLICAS)]] = Field(
+    workers: list[Annotated[int, Field(ge=0, le=MAX_REPLICAS - 1)]] = Field(
         default=[], max_length=MAX_REPLICAS, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
     """The indexes of all workers, that of the first ranks first. Empty: the order is that of the indexes."""

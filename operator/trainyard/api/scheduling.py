@@ -12,6 +12,7 @@ PARTIAL_TIMEOUT_SECONDS = 300
 """Longer than an autoscaler usually takes between two nodes: each node that the group gets starts the timeout again."""
 PLACED_FRAMEWORKS: Final = ("torch", "deepspeed", "megatron", "jax", "horovod")
 """The frameworks whose ranks are numbers that each process gets, and that may be on any worker. Rank 0 is always on worker 0."""
+RANKS_PLACED: Final = "self.?scheduling.?rankOrder.orValue('index') == 'placement'"
 MAX_LABEL_KEY = 317
 """Characters of a label's key: a domain of 253, a slash and a name of 63."""
 LABEL_KEY = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -110,3 +111,19 @@ def scheduling_rules() -> list[JsonValue]:
 def _unchanged(field: str) -> str:
     new, old = f"self.scheduling.{field}", f"oldSelf.scheduling.{field}"
     return f" && has({new}) == has({old}) && (!has({new}) || {new} == {old})"
+
+
+def order_rules() -> list[dict[str, JsonValue]]:
+    """Return the rules of the spec on the order of ranks."""
+    return [
+        rule(
+            f"!({RANKS_PLACED}) || self.framework in [{', '.join(map(repr, PLACED_FRAMEWORKS))}]",
+            "with this framework ranks follow the indexes of workers; leave scheduling.rankOrder out",
+            fieldPath=".scheduling.rankOrder",
+        ),
+        rule(
+            f"!({RANKS_PLACED}) || self.recovery.agent != 'none'",
+            "the agents of the workers wait for the order of ranks; leave scheduling.rankOrder or recovery.agent out",
+            fieldPath=".scheduling.rankOrder",
+        ),
+    ]

@@ -12,7 +12,7 @@ from trainyard.api.network import Network, network_rules
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
-from trainyard.api.scheduling import PLACED_FRAMEWORKS, Scheduling, scheduling_rules
+from trainyard.api.scheduling import Scheduling, order_rules, scheduling_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -28,7 +28,6 @@ RANKS_FIT = (
     " x parallelism.context; change one of these numbers"
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
-RANKS_PLACED = "self.?scheduling.?rankOrder.orValue('index') == 'placement'"
 RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
 """The frameworks whose command or servers the agent starts."""
 SAME_SIZES = (
@@ -214,16 +213,7 @@ class TrainingJobSpec(Model):
                     fieldPath=".processesPerReplica",
                 ),
                 *network_rules(),
-                rule(
-                    f"!({RANKS_PLACED}) || self.framework in [{', '.join(map(repr, PLACED_FRAMEWORKS))}]",
-                    "with this framework ranks follow the indexes of workers; leave scheduling.rankOrder out",
-                    fieldPath=".scheduling.rankOrder",
-                ),
-                rule(
-                    f"!({RANKS_PLACED}) || self.recovery.agent != 'none'",
-                    "the agents of the workers wait for the order of ranks; leave scheduling.rankOrder or recovery.agent out",
-                    fieldPath=".scheduling.rankOrder",
-                ),
+                *order_rules(),
                 rule(
                     "has(self.managedBy) == has(oldSelf.managedBy)"
                     " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",

@@ -10,7 +10,6 @@ from trainyard.api.scheduling import PLACED_FRAMEWORKS, RankOrder
 from trainyard.domain.state.accelerators import TPU, requested
 from trainyard.domain.state.job_template import fixes_a_value, patterns_of
 from trainyard.domain.state.snapshot import JobView, Snapshot
-from trainyard.domain.state.worker_order import awaits_order
 from trainyard.scheduling.rank_order import Place, rank_order
 
 MIN_WORKERS: Final = 3
@@ -68,7 +67,7 @@ def placement_order(snapshot: Snapshot, place_of_node: Callable[[str], Place]) -
     """Return the order of the workers of a group that waits for it; nothing for any other.
     `place_of_node`: returns the place of a node by its labels; nothing where that is not known.
     """
-    if not awaits_order(snapshot):
+    if not snapshot.awaits_order:
         return ()
     workers = snapshot.current_workers
     if [pod.index for pod in workers] != list(range(len(workers))):

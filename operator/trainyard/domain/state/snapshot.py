@@ -8,7 +8,7 @@ from posixpath import basename
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
-from trainyard.api.internal_status import MAX_REPLACEMENTS, PodGroup
+from trainyard.api.internal_status import MAX_REPLACEMENTS, PodGroup, WorkerOrder
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Agent, RestartScope
 from trainyard.api.roles import is_worker
@@ -267,6 +267,22 @@ class Snapshot:
         attempt, waiting = self.job.status.attempt, AgentState.WAITING
         agents = ((pod.index, self.agents.get(pod.uid)) for pod in self.current)
         return frozenset(i for i, a in agents if a and a.connected and a.state is waiting and a.attempt == attempt)
+
+    @cached_property
+    def awaits_order(self) -> bool:
+        """Whether the workers of the group wait for their order by rank, and all of them have a node, from which it follows.
+
+        Each pod has an annotation if its agent waits. Without it on one of them, for example of an earlier release, ranks follow the index.
+        """
+        is_open, workers = self.job.status.internal.worker_order is None, self.current_workers
+        return is_open and bool(workers) and all(pod.ranks_ordered and pod.node for pod in workers)
+
+    @cached_property
+    def first_order(self) -> WorkerOrder | None:
+        """The order that the group gets as it starts; None where it has one already, or where ranks follow the index."""
+        order = [*self.order_by_placement]
+        is_whole = len(order) == self.size.desired and order != sorted(order)
+        return WorkerOrder(workers=order if is_whole else []) if self.awaits_order else None
 
     @cached_property
     def missing(self) -> Sequence[int]:

@@ -17,7 +17,6 @@ from trainyard.domain.recovery.suspect_nodes import required
 from trainyard.domain.state.group_health import Health
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, Snapshot
-from trainyard.domain.state.worker_order import first_order
 from trainyard.domain.state.worker_views import PodView, State
 from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_SUSPENDED, RESTARTS, inactive
 from trainyard.domain.wording import counted, same_obstacle, without_last_clause
@@ -55,9 +54,10 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     changes |= {"workers": _unwell(current), "phase": _phase(status, seen)}
     if pods.rendezvous:
         changes["rendezvous"] = pods.rendezvous
-    if (seen.running and status.running_time is None) or pods.rendezvous:
+    starts = (seen.running and status.running_time is None) or pods.rendezvous is not None
+    if starts and (order := snapshot.first_order):
         # Stored with what lets the agents start their ranks: none starts by another order.
-        changes |= first_order(snapshot)
+        changes["worker_order"] = order
     if seen.running:
         changes |= {"running_time": status.running_time or now, "releases": None}
     changes |= hangs.changes
