@@ -1,6 +1,12 @@
-"""The pod of a worker with each known network profile: golden files, and what an API server is asked to take."""
+"""The pod of a worker with each known network profile: golden files, and what an API server is asked to take.
 
+`python -m tests.support.network_pods` writes the golden files. Read the diff: each value needs a source.
+"""
+
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tests.support.jobs import job
 from tests.support.worker_pods import container
@@ -10,6 +16,7 @@ from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_profile import NamedProfile, NetworkProfile, with_own
 
 Json = dict[str, Any]
+GOLDEN = Path(__file__).parents[1] / "golden/networks"
 DAEMONS = {"gpudirect-tcpx": "tcpx-daemon", "gpudirect-tcpxo": "tcpxo-daemon"}
 """The sidecars whose image the platform team sets."""
 WITH_IMAGES = with_own(
@@ -47,3 +54,8 @@ def set_by(network: NamedProfile) -> Json:
 
 def _new(fields: Json, before: Json) -> Json:
     return {name: value for name, value in fields.items() if before.get(name) != value}
+
+
+if __name__ == "__main__":
+    for made in WITH_IMAGES.values():
+        (GOLDEN / f"{made.name}.yaml").write_text(yaml.safe_dump(set_by(made), sort_keys=False, width=110))

@@ -134,8 +134,12 @@ def _variables(profile: NetworkProfile, main: Json, pod: Json) -> tuple[Json, Fa
     if profile.interface and not pod.get("hostNetwork"):
         wanted = {**dict.fromkeys(INTERFACE_VARIABLES, profile.interface), **wanted}
     own: list[Json] = main.get("env") or []
-    given = {variable["name"]: variable.get("value", "") for variable in own}
-    kept = tuple(f"{name}={given[name]}" for name, value in wanted.items() if name in given and given[name] != value)
+    given = {variable["name"]: variable for variable in own}
+    kept = tuple(
+        f"{name} (valueFrom)" if "valueFrom" in given[name] else f"{name}={given[name].get('value', '')}"
+        for name, value in wanted.items()
+        if name in given and given[name].get("value", "") != value
+    )
     new = {name: value for name, value in wanted.items() if name not in given}
     if new and main.get("envFrom"):
         left = f"{', '.join(new)} (envFrom of the main container may set them: add what it lacks to env)"

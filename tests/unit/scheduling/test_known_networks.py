@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.network_pods import DAEMONS, WITH_IMAGES, set_by
+from tests.support.network_pods import DAEMONS, GOLDEN, WITH_IMAGES, set_by
 from trainyard.api.network import Network as NetworkField
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_profile import NetworkProfile, with_own
 
 PAGE = (Path(__file__).parents[3] / "docs/networks.md").read_text()
-GOLDEN = Path(__file__).parents[2] / "golden/networks"
 
 
 @pytest.mark.parametrize("name", KNOWN_NETWORKS)

@@ -90,7 +90,7 @@ class TestVariables:
         given_env = [{"name": "NCCL_NET", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]
         made = with_network(template(env=given_env), TCP)
         assert given_env[0] in main_of(made.template)["env"]
-        assert made.facts.kept == ("NCCL_NET=",)
+        assert made.facts.kept == ("NCCL_NET (valueFrom)",)
 
     def test_none_beside_env_from(self) -> None:
         made = with_network(template(envFrom=[{"configMapRef": {"name": "nccl"}}]), TCP)
