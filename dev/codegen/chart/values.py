@@ -93,6 +93,12 @@ class Topology(Values):
     labels: Annotated[list[TopologyLabel], Once] = OPTIONAL
 
 
+class ComputeDomains(Values):
+    """The permission on ComputeDomains."""
+
+    enabled: bool = OPTIONAL
+
+
 class Workers(Values):
     """The workers of all jobs."""
 
@@ -237,6 +243,7 @@ class Chart(Values):
     settings: OperatorSettings
     agent: Agent
     topology: Topology = OPTIONAL
+    compute_domains: ComputeDomains = OPTIONAL
     workers: Workers = OPTIONAL
     coordinator: Coordinator
     extra_env: list[Variable] = OPTIONAL

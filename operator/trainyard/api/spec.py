@@ -7,11 +7,11 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from trainyard.api.base import Model, rule
 from trainyard.api.constants import MAX_REPLICAS
-from trainyard.api.elastic import Elastic
+from trainyard.api.elastic import SCALED, Elastic
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
-from trainyard.api.scheduling import Scheduling, order_rules
+from trainyard.api.scheduling import Scheduling, scheduling_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -28,25 +28,8 @@ RANKS_FIT = (
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
-RUN_BY_AGENT = (
-    "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"  # the agent starts the command or servers
-)
-SAME_SIZES = (
-    "has(self.elastic.sizes) == has(oldSelf.value().elastic.sizes)"
-    " && (!has(self.elastic.sizes) || self.elastic.sizes == oldSelf.value().elastic.sizes)"
-    " && self.elastic.?minReplicas.orValue(0) == oldSelf.value().elastic.?minReplicas.orValue(0)"
-    " && self.elastic.?maxReplicas.orValue(0) == oldSelf.value().elastic.?maxReplicas.orValue(0)"
-)
-"""0: not set."""
-SCALED = (
-    "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic)"
-    f" && self.elastic.multipleOf == oldSelf.value().elastic.multipleOf && {SAME_SIZES}"
-    " && has(self.parallelism) == has(oldSelf.value().parallelism)"
-    " && (!has(self.parallelism) || self.parallelism == oldSelf.value().parallelism)"
-    " && self.processesPerReplica == oldSelf.value().processesPerReplica"
-)
-"""An elastic job of which neither the sizes nor the layout of the model changed, but for example `replicas`. An autoscaler knows only
-bounds: a number between them is no error, and the group gets the next smaller size."""
+RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
+"""The frameworks whose command or servers the agent starts."""
 
 
 class Framework(StrEnum):
@@ -234,7 +217,7 @@ class TrainingJobSpec(Model):
                     "tensorflow and paddle reach all members by name; leave network.dnsNames out",
                     fieldPath=".network.dnsNames",
                 ),
-                *order_rules(),
+                *scheduling_rules(),
                 rule(
                     f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
                     "network cannot be changed; delete the TrainingJob and create it again",

@@ -38,7 +38,7 @@ from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
-from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
+from trainyard.kube.resource import COMPUTE_DOMAINS, NETWORK_POLICIES, PODS, SERVICES, Resource
 from trainyard.scheduling.placement import follows_placement
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +83,8 @@ class Executor:
     """UIDs of pods whose removal was refused: this process asks once for each."""
 
     async def execute(self, job: JobView, plan: Plan) -> ExecutionResult:
-        """Carry out all actions except removals, in order: the Service, deletions, the NetworkPolicy, new pods. Stops
+        """Carry out all actions except removals, in order: the Service, deletions, the NetworkPolicy, the
+        ComputeDomain, new pods. Stops
         at the first rejection.
 
         Raises ApiError if the server fails or does not answer. The outcome is unknown then, and the next reconcile
@@ -133,6 +134,8 @@ class Executor:
                 continue
             if CreateWorker in kinds and self.peers is not None:
                 yield NETWORK_POLICIES, [partial(self._ensure_network_policy, job, self.peers)]
+            if CreateWorker in kinds and job.spec.scheduling.compute_domain is not None:
+                yield COMPUTE_DOMAINS, [partial(self._ensure_compute_domain, job)]
             yield makes, calls
 
     def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[bool]]:
@@ -192,6 +195,11 @@ class Executor:
             # Invalid peers in today's settings do not affect a policy that the job has already.
             if await self._get_owned(job, NETWORK_POLICIES, manifest["metadata"]["name"]) is None:
                 raise
+        return False
+
+    async def _ensure_compute_domain(self, job: JobView) -> bool:
+        """Make sure that the job's ComputeDomain exists: pods wait for the claims that NVIDIA's driver makes of it. It is not watched."""
+        await self._ensure(job, COMPUTE_DOMAINS, manifests.compute_domain(job))
         return False
 
     async def _ensure(

@@ -105,6 +105,7 @@ def template_hash(spec: TrainingJobSpec) -> str:
         "parallelism": spec.parallelism and spec.parallelism.model_dump(mode="json", exclude_defaults=True),
         "agent": spec.recovery.agent,
         **({"roles": [role.dump() for role in spec.roles]} if spec.roles else {}),
+        **({"computeDomain": domain.dump()} if (domain := spec.scheduling.compute_domain) else {}),
         # With the agent, elastic may change while the group runs.
         "elastic": spec.elastic.model_dump(mode="json", exclude_defaults=True)
         if spec.elastic and spec.recovery.agent is Agent.NONE
