@@ -9,7 +9,7 @@ from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.kube.resource import COMPUTE_DOMAINS, PODS
 
 FIRST = ("job-worker-0-1", "job-worker-1-1")
-WANTED = {"computeDomain": {}}
+WANTED: dict[str, dict[str, str]] = {"computeDomain": {}}
 
 
 @pytest.fixture
