@@ -102,6 +102,12 @@ class Topology(Values):
     labels: Annotated[list[TopologyLabel], Once] = OPTIONAL
 
 
+class ComputeDomains(Values):
+    """The permission on ComputeDomains."""
+
+    enabled: bool = OPTIONAL
+
+
 class Workers(Values):
     """The workers of all jobs."""
 
@@ -247,6 +253,7 @@ class Chart(Values):
     gangs: Gangs = OPTIONAL
     agent: Agent
     topology: Topology = OPTIONAL
+    compute_domains: ComputeDomains = OPTIONAL
     workers: Workers = OPTIONAL
     network_profiles: Annotated[dict[ProfileName, NetworkProfile], These] = OPTIONAL
     coordinator: Coordinator

@@ -123,6 +123,12 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
   resources: [podgroups]
   verbs: [get, create, deletecollection]
 {{- end }}
+{{- if (default dict .Values.computeDomains).enabled }}
+# get: to check the owner of an existing one. NVIDIA's DRA driver makes the claims of it.
+- apiGroups: [resource.nvidia.com]
+  resources: [computedomains]
+  verbs: [get, create]
+{{- end }}
 # patch: to raise the count of a repeated event. get: to read the count that an earlier process wrote. list: only the events of a pod
 # that does not start name a volume that cannot be mounted.
 - apiGroups: [events.k8s.io]

@@ -140,6 +140,9 @@ class Reason(StrEnum):
     NETWORK_POLICY_REJECTED = "NetworkPolicyRejected"
     """The API server rejects the NetworkPolicy for the workers (`networkPolicy.jobs` of the chart). No policy is
     created. The operator tries again."""
+    COMPUTE_DOMAIN_REJECTED = "ComputeDomainRejected"
+    """The API server rejects the ComputeDomain for the workers (`scheduling.computeDomain`), or does not know the kind. No worker
+    is created. The operator tries again."""
     PERMISSION_DENIED = "PermissionDenied"
     """The operator's service account lacks the permission that the message names. The operator tries again until
     it is granted."""

@@ -59,6 +59,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.PODS_FORBIDDEN: "Change the template so that it fits the policy in the message, or have the policy changed.",
     Reason.WEBHOOK_FAILED: "Repair the webhook that the message names, or delete its configuration.",
     Reason.NETWORK_POLICY_REJECTED: "Correct `networkPolicy.jobs` of the chart.",
+    Reason.COMPUTE_DOMAIN_REJECTED: "Install NVIDIA's DRA driver for GPUs, or create the job without `scheduling.computeDomain`.",
     Reason.PERMISSION_DENIED: "Install the chart's RBAC again, or grant the permission in the message.",
     Reason.NAME_CONFLICT: "Delete the other object, or create the job with another name.",
     Reason.INVALID_TEMPLATE: "Correct the field in the message, delete the job and create it again.",

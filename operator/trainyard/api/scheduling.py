@@ -58,6 +58,20 @@ class Topology(Model):
     """Whether the members run nowhere else. Otherwise the scheduler prefers one domain."""
 
 
+class ChannelAllocation(StrEnum):
+    """How many channels of its domain a worker gets."""
+
+    SINGLE = "Single"
+    ALL = "All"
+
+
+class ComputeDomain(Model):
+    """A ComputeDomain of NVIDIA's DRA driver, by which workers on several nodes share memory over NVLink."""
+
+    allocation_mode: ChannelAllocation | None = None
+    """The channels of each worker: Single or All. Not set: the default of the driver, which is one."""
+
+
 class Scheduling(Model):
     """How the pods of the job get their nodes, and how their ranks follow from that."""
 
@@ -82,10 +96,16 @@ class Scheduling(Model):
     Rank 0 is always on worker 0. The ranks wait for it, so it needs the agent. index: worker 0 has the first ranks, worker 1 the next
     ones. Not set: placement if the operator reads the labels of nodes, or if a tensor parallel group spans several workers; else index."""
 
+    compute_domain: ComputeDomain | None = None
+    """Create a ComputeDomain for the workers of this job, and give each of them a channel of it. For systems with NVLink between nodes, such
+    as GB200 NVL72. It needs NVIDIA's DRA driver, and `computeDomains.enabled` in the chart. Not set: none."""
+
     @property
     def of_pods(self) -> dict[str, object]:
         """What the user has set of the fields that all pods of a group share."""
-        return self.model_dump(mode="json", exclude_defaults=True, exclude={"partial_timeout_seconds", "rank_order"})
+        return self.model_dump(
+            mode="json", exclude_defaults=True, exclude={"partial_timeout_seconds", "rank_order", "compute_domain"}
+        )
 
 
 def scheduling_rules() -> list[JsonValue]:
@@ -113,9 +133,19 @@ def _unchanged(field: str) -> str:
     return f" && has({new}) == has({old}) && (!has({new}) || {new} == {old})"
 
 
-def order_rules() -> list[dict[str, JsonValue]]:
-    """Return the rules of the spec on the order of ranks."""
+def order_rules() -> list[JsonValue]:
+    """Return the rules of the spec on the order of ranks and on ComputeDomains."""
+    domain, before = (f"{each}.?scheduling.?computeDomain" for each in ("self", "oldSelf"))
     return [
+        rule(
+            # The domains as a whole, and texts of any length, would be too costly to compare.
+            f"({domain}.hasValue() == {before}.hasValue()"
+            f" && ({domain}.?allocationMode.orValue('') == 'All') == ({before}.?allocationMode.orValue('') == 'All'))"
+            " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+            "scheduling.computeDomain can be changed only while the job is suspended; set lifecycle.suspend to true first",
+            fieldPath=".scheduling",
+            reason="FieldValueForbidden",
+        ),
         rule(
             f"!({RANKS_PLACED}) || self.framework in [{', '.join(map(repr, PLACED_FRAMEWORKS))}]",
             "with this framework ranks follow the indexes of workers; leave scheduling.rankOrder out",

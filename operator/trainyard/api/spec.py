@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from trainyard.api.base import Model, rule
 from trainyard.api.constants import MAX_REPLICAS
-from trainyard.api.elastic import Elastic
+from trainyard.api.elastic import SCALED, Elastic
 from trainyard.api.network import Network, network_rules
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
@@ -30,22 +30,6 @@ RANKS_FIT = (
 """The message of the API server, and of the operator where only the operator can count the ranks."""
 RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
 """The frameworks whose command or servers the agent starts."""
-SAME_SIZES = (
-    "has(self.elastic.sizes) == has(oldSelf.value().elastic.sizes)"
-    " && (!has(self.elastic.sizes) || self.elastic.sizes == oldSelf.value().elastic.sizes)"
-    " && self.elastic.?minReplicas.orValue(0) == oldSelf.value().elastic.?minReplicas.orValue(0)"
-    " && self.elastic.?maxReplicas.orValue(0) == oldSelf.value().elastic.?maxReplicas.orValue(0)"
-)
-"""0: not set."""
-SCALED = (
-    "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic)"
-    f" && self.elastic.multipleOf == oldSelf.value().elastic.multipleOf && {SAME_SIZES}"
-    " && has(self.parallelism) == has(oldSelf.value().parallelism)"
-    " && (!has(self.parallelism) || self.parallelism == oldSelf.value().parallelism)"
-    " && self.processesPerReplica == oldSelf.value().processesPerReplica"
-)
-"""An elastic job of which neither the sizes nor the layout of the model changed, but for example `replicas`. An autoscaler knows only
-bounds: a number between them is no error, and the group gets the next smaller size."""
 
 
 class Framework(StrEnum):

@@ -27,6 +27,7 @@ from trainyard.api.scheduling import RankOrder
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
 from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, starts_injected_agent, with_agent
+from trainyard.frameworks.compute_domain import compute_domain as compute_domain_of, with_channel
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint, with_coordinator
 from trainyard.frameworks.environment import environment
 from trainyard.frameworks.pod_metadata import PodMetadata
@@ -116,6 +117,7 @@ def _pod_spec(
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
         waits = joins or orders_ranks or job.spec.framework.starts_together or job.is_lone(worker.index)
         spec = with_waiting_probes(with_coordinator(spec, endpoint, waits=waits))
+    spec = with_channel(worker, spec)
     spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
     spec = _with_node_affinity(worker, spec)
     # Variables for every Service of the namespace would slow the start and clash with the program's own.
@@ -153,6 +155,11 @@ def network_policy(job: JobView, peers: Sequence[Json]) -> Json:
         "metadata": metadata_of_the_job(job, job.name),
         "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers, *peers]}]},
     }
+
+
+def compute_domain(job: JobView) -> Json:
+    """Return the ComputeDomain of a job that wants one."""
+    return compute_domain_of(job, metadata_of_the_job(job, job.name))
 
 
 def metadata_of_the_job(job: JobView, name: str) -> Json:

@@ -74,6 +74,12 @@ def test_network_policy_permission_needs_its_value(chart: Chart) -> None:
     assert grants(release.one("ClusterRole", "trainyard")) == OPERATOR
 
 
+def test_compute_domain_permission_needs_its_value(chart: Chart) -> None:
+    release = chart.render({"computeDomains": {"enabled": True}})
+    domains = {("resource.nvidia.com", "computedomains"): {"get", "create"}}
+    assert grants(release.one("ClusterRole", "trainyard")) == {**OPERATOR, **ISOLATION, **domains}
+
+
 def test_node_permission_needs_its_value(chart: Chart) -> None:
     for namespaces in ([], ["lab"]):
         release = chart.render({"topology": {"readNodes": True}, "watchNamespaces": namespaces})

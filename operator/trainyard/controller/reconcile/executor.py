@@ -49,7 +49,7 @@ from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
-from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, Resource
+from trainyard.kube.resource import COMPUTE_DOMAINS, NETWORK_POLICIES, PODS, SERVICES, Resource
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_choice import choose_network
 from trainyard.scheduling.network_profile import NamedProfile, NetworkProfiles
@@ -107,7 +107,8 @@ class Executor:
         return self.pod_groups.discovery.schedulers if self.pod_groups else NO_GANG_SCHEDULERS
 
     async def execute(self, job: JobView, plan: Plan) -> ExecutionResult:
-        """Carry out all actions except removals, in order: the Service, deletions, the NetworkPolicy, new pods. Stops
+        """Carry out all actions except removals, in order: the Service, deletions, the NetworkPolicy, the
+        ComputeDomain, new pods. Stops
         at the first rejection.
 
         Raises ApiError if the server fails or does not answer. The outcome is unknown then, and the next reconcile
@@ -164,6 +165,8 @@ class Executor:
                 continue
             if CreateWorker in kinds and self.peers is not None:
                 yield NETWORK_POLICIES, [partial(self._ensure_network_policy, job, self.peers)]
+            if CreateWorker in kinds and job.spec.scheduling.compute_domain is not None:
+                yield COMPUTE_DOMAINS, [partial(self._ensure_compute_domain, job)]
             yield makes, calls
 
     def _kind_of_pod_group(self, job: JobView) -> Resource | None:
@@ -247,6 +250,11 @@ class Executor:
     async def _delete_pod_groups(self, job: JobView, scheduler: GangScheduler) -> bool:
         if self.pod_groups:
             await self.pod_groups.delete_all(job, scheduler)
+        return False
+
+    async def _ensure_compute_domain(self, job: JobView) -> bool:
+        """Make sure that the job's ComputeDomain exists: pods wait for the claims that NVIDIA's driver makes of it. It is not watched."""
+        await self._ensure(job, COMPUTE_DOMAINS, manifests.compute_domain(job))
         return False
 
     async def _ensure(

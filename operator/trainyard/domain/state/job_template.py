@@ -107,6 +107,7 @@ def template_hash(spec: TrainingJobSpec) -> str:
         **({"roles": [role.dump() for role in spec.roles]} if spec.roles else {}),
         **({"network": spec.network.profile} if spec.network.profile else {}),
         **({"scheduling": of_pods} if (of_pods := spec.scheduling.of_pods) else {}),
+        **({"computeDomain": domain.dump()} if (domain := spec.scheduling.compute_domain) else {}),
         # With the agent, elastic may change while the group runs.
         "elastic": spec.elastic.model_dump(mode="json", exclude_defaults=True)
         if spec.elastic and spec.recovery.agent is Agent.NONE
