@@ -20,7 +20,7 @@ timed = start=$$(date +%s); $(2); code=$$?; seconds=$$(($$(date +%s) - start)); 
 export PYTHONHASHSEED := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-memory bench-recovery bench-frameworks bench-elastic bench-training bench-gpu cluster-up cluster-down fix setup
+.PHONY: help demo quick operator-tests test all-tests mutation all-long-tests tests-that-compute tests-that-wait test-long unit library-test test-gpu api-test host-test cluster-test test-chaos lint generate release bench-scale bench-agents bench-memory bench-topology bench-recovery bench-frameworks bench-elastic bench-training bench-gpu cluster-up cluster-down fix setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,9 @@ bench-agents: setup ## 10,000 agents report to one coordinator: build/bench/agen
 
 bench-memory: setup ## 1,000 jobs of the largest size in the operator's memory: build/bench/memory.json (5 minutes)
 	@$(RUN) python -m dev.benchmarks.memory
+
+bench-topology: setup ## The traffic between racks of 4,096 GPUs, with ranks by index and by placement: build/bench/topology.json (a second)
+	@$(RUN) python -m dev.benchmarks.topology
 
 bench-recovery: setup ## Idle time after faults, compared with Kubeflow and JobSet: build/bench/recovery.json (root; 2 hours)
 	@$(RUN) python -m dev.benchmarks.recovery

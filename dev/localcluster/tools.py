@@ -134,6 +134,16 @@ MODULE_LIST: Final = (
         "2 min",
         "-X sigs.k8s.io/release-utils/version.gitVersion=v3.1.3",
     ),
+    # Gang schedulers. Their go.mod replaces the libraries of Kubernetes as their own modules do: 1.34 and 1.30.
+    Module("scheduler-plugins", {"coscheduler": "sigs.k8s.io/scheduler-plugins/cmd/scheduler"}, "5 min"),
+    Module(
+        "volcano",
+        {
+            "volcano-scheduler": "volcano.sh/volcano/cmd/scheduler",
+            "volcano-controller-manager": "volcano.sh/volcano/cmd/controller-manager",
+        },
+        "5 min",
+    ),
     Module("registry", {"registry": "github.com/distribution/distribution/v3/cmd/registry"}, "80 s"),
     Module("syft", {"syft": "github.com/anchore/syft/cmd/syft"}, "2 min", "-X main.version=1.52.0"),
 )
@@ -144,8 +154,11 @@ POLICIES: Final = ("kube-router",)
 QUEUES: Final = ("kueue",)
 CHART: Final = ("helm4", "helm-docs", "helm-unittest", "kubeconform", "kube-score", "conftest")
 RELEASE: Final = ("cosign", "registry", "syft")
+GANGS: Final = ("coscheduler", "volcano-scheduler", "volcano-controller-manager")
 EVERYDAY: Final = tuple(
-    program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *POLICIES, *QUEUES, *CHART, *RELEASE}
+    program
+    for program in MODULE_OF
+    if program not in {*SCALE, *MONITORING, *POLICIES, *QUEUES, *CHART, *RELEASE, *GANGS}
 )
 
 

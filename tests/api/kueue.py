@@ -189,9 +189,8 @@ class Crew:
 def submit(lab: Namespace, name: str, queue: str, workers: int = 2, priority: str = "", **spec: Any) -> None:
     """A job whose workers need a CPU each."""
     container = {"name": "main", "image": "example.com/trainer:1", "resources": {"requests": {"cpu": "1"}}}
-    scheduling = {"queue": queue, **({"priorityClassName": priority} if priority else {})}
-    whole = {"template": {"spec": {"containers": [container]}}, "scheduling": scheduling, **spec}
-    lab.submit(name, replicas=workers, **whole)
+    whole = {"template": {"spec": {"containers": [container]}}, "scheduling": {"queue": queue}, **spec}
+    lab.submit(name, {"kueue.x-k8s.io/priority-class": priority} if priority else None, replicas=workers, **whole)
 
 
 def finish(lab: Namespace, job: str) -> None:

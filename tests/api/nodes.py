@@ -38,10 +38,11 @@ class Namespace:
 
     # Users
 
-    def submit(self, name: str = "job", **spec: Any) -> None:
+    def submit(self, name: str = "job", labels: Json | None = None, **spec: Any) -> None:
         container = {"name": "main", "image": "example.com/trainer:1"}
         whole = {"framework": "none", "replicas": 2, "template": {"spec": {"containers": [container]}}, **spec}
-        manifest = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}}
+        metadata = {"name": name, "labels": labels or {}}
+        manifest = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata}
         self.plane.call("POST", self._jobs(), {**manifest, "spec": whole})
 
     def change(self, name: str, **spec: Any) -> None:

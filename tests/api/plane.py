@@ -161,12 +161,17 @@ def _request(entry: Json) -> Request | None:
 
 
 @contextmanager
-def running(folder: Path, namespaces: Sequence[str], more: Sequence[Json] = ()) -> Iterator[Plane]:
-    """A control plane with the CRD and those of others, the operator's account and these namespaces."""
+def running(
+    folder: Path, namespaces: Sequence[str], more: Sequence[Json] = (), flags: Mapping[str, str] | None = None
+) -> Iterator[Plane]:
+    """A control plane with the CRD and those of others, the operator's account and these namespaces.
+
+    `flags`: more flags of the API server.
+    """
     crds: list[Json] = [
         yaml.load(path.read_text(), Loader=yaml.CSafeLoader) for path in sorted((ROOT / "crds").glob("*.yaml"))
     ]
-    plane = Plane(folder)
+    plane = Plane(folder, flags or {})
     try:
         plane.start([*crds, *more])
         for name in (HOME, *namespaces):

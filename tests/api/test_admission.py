@@ -46,6 +46,8 @@ def test_changing_a_template_requires_permission_to_create_pods(guarded: Plane) 
     try:
         with pytest.raises(RefusedError, match="student may not create pods"):
             guarded.call("PATCH", one, {"spec": {"replicas": 5}}, MERGE, user=STUDENT)
+        with pytest.raises(RefusedError, match="student may not create pods"):
+            guarded.call("PATCH", one, {"spec": {"network": {"profile": "rdma"}}}, MERGE, user=STUDENT)
         guarded.call("PATCH", one, {"metadata": {"labels": {"team": "b"}}}, MERGE, user=STUDENT)
         guarded.call("PATCH", one, {"spec": {"replicas": 2}}, MERGE, user=AUTHOR)
         changed = {"spec": {"template": {"spec": {"hostNetwork": True}}}}

@@ -23,7 +23,7 @@ SENTENCES = (
     "metrics.prometheusRule.alertLabels",
     "metrics.prometheusRule.runbookUrl: Prometheus evaluates two braces",
     'image.tag: "latest" is no version',
-    "need admission.enabled",
+    "needs admission.enabled",
     "use different ports",
     "resources: a request of",
     "tolerations: ",

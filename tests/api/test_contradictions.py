@@ -35,6 +35,27 @@ def test_what_the_agent_runs_must_be_known(lab: Namespace, framework: str) -> No
         lab.submit("odd", framework=framework, template=image)
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"framework": "mpi"}, "spec.scheduling.rankOrder.*ranks follow the indexes of workers; leave .*rankOrder out"),
+        ({"framework": "none"}, "ranks follow the indexes of workers"),
+        ({"recovery": {"agent": "none"}}, "the agents of the workers wait for the order of ranks; leave"),
+        ({"scheduling": {"rankOrder": "rack"}}, "scheduling.rankOrder: Unsupported value: .*rack.*placement.*index"),
+    ],
+)
+def test_order_of_ranks_needs_agents_and_ranks(lab: Namespace, spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(RefusedError, match=message):
+        lab.submit("odd", **{"template": TEMPLATE, "scheduling": {"rankOrder": "placement"}, **spec})
+
+
+def test_order_of_ranks_can_be_chosen(lab: Namespace) -> None:
+    for framework in ("torch", "deepspeed", "megatron", "jax", "horovod"):
+        lab.submit(framework, framework=framework, template=TEMPLATE, scheduling={"rankOrder": "placement"})
+    lab.submit("mpi", framework="mpi", template=TEMPLATE, scheduling={"rankOrder": "index"})
+    lab.submit("plain", framework="none", template=TEMPLATE, recovery={"agent": "none"}, scheduling={})
+
+
 CASES = (
     (
         "slots",

@@ -4,11 +4,10 @@ import pytest
 
 from tests.api.kueue import API, Crew, Queues, submit, until_free
 from tests.api.nodes import Namespace
-from tests.api.plane import Plane
 from tests.support.control_plane import RefusedError
 from tests.support.polling import until
 from trainyard.domain.state.observe import job_view
-from trainyard.scheduling.workload import workload_name
+from trainyard.queues.workload import workload_name
 
 CONTAINER = {"name": "main", "image": "example.com/trainer:2", "resources": {"requests": {"cpu": "1"}}}
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -20,13 +19,9 @@ def lab(queue_lab: Namespace) -> Namespace:
 
 
 @pytest.mark.usefixtures("crew")
-def test_label_of_kueue_names_the_queue(plane: Plane, lab: Namespace, queues: Queues) -> None:
+def test_label_of_kueue_names_the_queue(lab: Namespace, queues: Queues) -> None:
     queues.queue("labelled", "2")
-    manifest = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob"}
-    metadata = {"name": "marked", "labels": {"kueue.x-k8s.io/queue-name": "labelled"}}
-    spec = {"framework": "none", "template": {"spec": {"containers": [CONTAINER]}}}
-    path = "/apis/trainyard.dev/v1alpha1/namespaces/lab/trainingjobs"
-    lab.plane.call("POST", path, {**manifest, "metadata": metadata, "spec": spec})
+    lab.submit("marked", {"kueue.x-k8s.io/queue-name": "labelled"}, template={"spec": {"containers": [CONTAINER]}})
     lab.until_phase("Running", "marked")
     assert queues.workload("marked")["spec"]["queueName"] == "labelled"
 
@@ -50,7 +45,7 @@ def test_changed_job_keeps_its_workload(lab: Namespace, queues: Queues) -> None:
     queues.queue("other", "2")
     submit(lab, "changes", "changing")
     lab.until_phase("Running", "changes")
-    with pytest.raises(RefusedError, match=r"scheduling\.queue can be changed only while the job is suspended"):
+    with pytest.raises(RefusedError, match=r"queue, .* can be changed only while the job is suspended"):
         lab.change("changes", scheduling={"queue": "other"})
     lab.change("changes", lifecycle={"suspend": True})
     lab.until_phase("Suspended", "changes")
@@ -79,12 +74,24 @@ def test_missing_priority_class_is_named(lab: Namespace, queues: Queues) -> None
 
 @pytest.mark.usefixtures("crew")
 def test_class_of_the_pods_is_the_priority(lab: Namespace, queues: Queues) -> None:
-    queues.queue("classic", "2")
+    queues.queue("classic", "6")
     lab.plane.forget(f"{CLASSES}/gold")
     lab.plane.call("POST", CLASSES, {"metadata": {"name": "gold"}, "value": 77})
+    gold = {"queue": "classic", "priorityClassName": "gold"}
     submit(lab, "ranked", "classic", template={"spec": {"containers": [CONTAINER], "priorityClassName": "gold"}})
-    lab.until_phase("Running", "ranked")
-    assert queues.workload("ranked")["spec"]["priority"] == 77
+    submit(lab, "named", "classic", scheduling=gold)
+    submit(lab, "labelled", "classic", priority="low", scheduling=gold)
+    priorities = {}
+    for name in ("ranked", "named", "labelled"):
+        lab.until_phase("Running", name)
+        spec = queues.workload(name)["spec"]
+        priorities[name] = (spec["priority"], spec["priorityClassRef"]["kind"])
+        assert {pod["spec"]["priorityClassName"] for pod in lab.pods(name).values()} == {"gold"}
+    assert priorities == {
+        "ranked": (77, "PriorityClass"),
+        "named": (77, "PriorityClass"),
+        "labelled": (10, "WorkloadPriorityClass"),
+    }
 
 
 @pytest.mark.usefixtures("crew")

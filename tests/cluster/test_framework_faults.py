@@ -89,14 +89,14 @@ class Expected:
     """The member whose container restarts."""
 
 
-def expected(framework: Framework, fault: Fault) -> Expected:
-    """Return what follows this fault, by what the framework's documentation says."""
+def expected(framework: Framework, fault: Fault, failures: int) -> Expected:
+    """Return what follows this fault after so many failures, by what the framework's documentation says."""
     match fault:
         case Fault.PROCESS | Fault.OPERATORS if framework.alone:
             return Expected(container="worker-1")
         case Fault.DAEMON | Fault.OPERATORS if framework.recipe in ONLY[Fault.DAEMON]:
-            # The third failure without progress, and the fourth.
-            return Expected(failures=1, attempts=1, container="worker-1")
+            # The third failure without progress, and the fourth. The first ones restart processes.
+            return Expected(failures=1, attempts=1, container="worker-1" if failures > 1 else None)
         case Fault.PROCESS | Fault.OPERATORS | Fault.LAUNCHER | Fault.DAEMON:
             return Expected(failures=1, attempts=1)
         case Fault.POD | Fault.NODE if framework.alone:
@@ -138,7 +138,7 @@ def test_a_training_survives_a_fault(training: Training, framework: Framework, f
         completes_after_suspension(training)
         return
     before, pods, log = training.status(), training.pods(), training.log()
-    follows = expected(framework, fault)
+    follows = expected(framework, fault, failures=before["restarts"]["failures"])
     attempt = before["attempt"] + follows.attempts
     with injected(training, fault):
         training.trains(attempt, since=log, resumed=bool(follows.attempts))

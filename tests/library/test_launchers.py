@@ -47,8 +47,8 @@ dist.barrier()
 {END}"""
 
 
-def worker(index: int, port: int, command: list[str]) -> "subprocess.Popen[str]":
-    """Start the agent of a worker with the variables that the operator sets."""
+def worker(index: int, port: int, command: list[str], **more: str) -> "subprocess.Popen[str]":
+    """Start the agent of a worker with the variables that the operator sets, and `more`."""
     variables = {
         "TRAINYARD_REPLICAS": str(WORKERS),
         "TRAINYARD_REPLICA_INDEX": str(index),
@@ -68,6 +68,7 @@ def worker(index: int, port: int, command: list[str]) -> "subprocess.Popen[str]"
         "GLOO_SOCKET_IFNAME": "lo",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "OMP_NUM_THREADS": "1",
+        **more,
     }
     return subprocess.Popen(
         [sys.executable, "-c", AGENT, "--once", "--", *command],
@@ -99,3 +100,31 @@ def test_unmodified_launcher_forms_one_group(tmp_path: Path, launcher: list[str]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     found = re.findall(r"rank (\d) of (\d): (\d)", "".join(output for output, _ in outputs))
     assert sorted(found) == [(str(rank), "4", "4") for rank in range(4)]
+
+
+def test_torchrun_follows_the_order_of_workers(tmp_path: Path) -> None:
+    """Only the first one announces an address, to which the others connect. Those of the others sort them by rank."""
+    path, port, order = tmp_path / "train.py", free_port(), (0, 2, 1)
+    path.write_text('import os\nprint(f\'worker {os.environ["TRAINYARD_REPLICA_INDEX"]} rank {os.environ["RANK"]}\')\n')
+    agents = [
+        worker(
+            index,
+            port,
+            [sys.executable, "-m", "torch.distributed.run", str(path)],
+            TRAINYARD_REPLICAS="3",
+            PET_NNODES="3",
+            PET_NPROC_PER_NODE="1",
+            TRAINYARD_PROCESSES_PER_REPLICA="1",
+            TRAINYARD_GROUP_RANK=str(order.index(index)),
+            PET_LOCAL_ADDR="localhost" if index == 0 else f"localhost~{order.index(index):05}",
+        )
+        for index in range(3)
+    ]
+    try:
+        outputs = [agent.communicate(timeout=120) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0] * 3, outputs
+    found = re.findall(r"worker (\d) rank (\d)", "".join(output for output, _ in outputs))
+    assert sorted(found) == [("0", "0"), ("1", "2"), ("2", "1")]

@@ -13,17 +13,20 @@ from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import (
     Action,
     ChangeWorkload,
+    CreatePodGroup,
     CreateService,
     CreateWorker,
     CreateWorkload,
     DeleteJob,
     DeletePod,
+    DeletePodGroups,
     DeleteWorkload,
     Plan,
     RemovePod,
     StopPod,
 )
 from trainyard.domain.plan import plan
+from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.observed_exits import container_exit
 from trainyard.domain.state.snapshot import JobView, Snapshot
@@ -67,6 +70,9 @@ class PlanSimulation:
     own_write: bool = False
     """Whether the operator wrote something that it has not seen yet."""
     made: int = 0
+    gang_schedulers: GangSchedulers = NO_GANG_SCHEDULERS
+    pod_groups: dict[int, int] = field(default_factory=dict)
+    """How many members each PodGroup waits for, by the attempt in its name."""
 
     def __post_init__(self) -> None:
         self.observe()
@@ -149,7 +155,7 @@ class PlanSimulation:
     def observe(self) -> None:
         """All watch events have been delivered."""
         job = JobView(UID, "ns", "train", self.generation, self.job_version, self.spec, self.status)
-        self.seen = Snapshot(job, tuple(self.pods.values()), self.service)
+        self.seen = Snapshot(job, tuple(self.pods.values()), self.service, gang_schedulers=self.gang_schedulers)
         self.own_write = False
 
     def decide(self) -> Plan:
@@ -185,6 +191,13 @@ class PlanSimulation:
             case CreateService():
                 assert not self.status.finished
                 self.service = True
+            case CreatePodGroup():
+                group = self.seen.job.status.pod_group
+                assert group is not None
+                assert not self.status.finished
+                self.pod_groups.setdefault(group.created_in_attempt, group.min_member)
+            case DeletePodGroups():
+                self.pod_groups.clear()
             case CreateWorker(index, attempt, workers):
                 self.create(index, attempt, workers)
             case DeletePod(_, uid):
@@ -193,18 +206,20 @@ class PlanSimulation:
             case StopPod(_, uid):
                 self.stop(uid)
             case RemovePod(_, uid):
-                pod = self.pods.get(uid)
-                if pod is None:
-                    return  # decided on a view from before: the server answers that the pod is not found
-                assert pod.node in self.lost
-                assert pod.deletion_time
-                assert self.now - pod.deletion_time >= timedelta(seconds=300)
-                assert self.status.finished or self.status.suspended or pod.attempt < self.status.attempt
-                self.remove(pod)
-            case DeleteJob():
-                raise AssertionError("no job here has a time to live")
-            case CreateWorkload() | ChangeWorkload() | DeleteWorkload():
-                raise AssertionError("no job here has a queue")
+                self.remove_by_force(uid)
+            case DeleteJob() | CreateWorkload() | ChangeWorkload() | DeleteWorkload():
+                raise AssertionError("no job here has a time to live, or a queue")
+
+    def remove_by_force(self, uid: str) -> None:
+        """A pod goes of which nothing is needed and whose node does not end it."""
+        pod = self.pods.get(uid)
+        if pod is None:
+            return  # decided on a view from before: the server answers that the pod is not found
+        assert pod.node in self.lost
+        assert pod.deletion_time
+        assert self.now - pod.deletion_time >= timedelta(seconds=300)
+        assert self.status.finished or self.status.suspended or pod.attempt < self.status.attempt
+        self.remove(pod)
 
     def stop(self, uid: str) -> None:
         """Ask the pod's node to stop its containers; a lost node does not."""
@@ -219,6 +234,8 @@ class PlanSimulation:
         assert not self.status.finished
         assert not self.status.suspended
         assert attempt == self.status.attempt
+        if self.gang_schedulers.found:
+            assert self.pod_groups == {attempt: workers}, "it waits for its own gang, and no other is left"
         in_the_way = [p for p in self.pods.values() if p.attempt < attempt and p.node not in self.lost]
         assert not in_the_way
         name = worker_pod("train", index, attempt)

@@ -32,6 +32,8 @@ def test_no_attempts_overlap_and_all_recover() -> None:
     assert sum(world.resized_in_place for world in worlds) > SCHEDULES // 20
     assert sum(world.joined for world in worlds) > SCHEDULES // 40
     assert sum(world.shrunk for world in worlds) > SCHEDULES // 20
+    moved = [rank != index for world in worlds for given in world.ranks.values() for index, rank in given.items()]
+    assert sum(moved) > SCHEDULES // 20
 
 
 def test_each_step_is_counted_once() -> None:
@@ -93,6 +95,12 @@ BUGS: dict[str, tuple[object, str, Callable[[Any], object]]] = {
         group_size,
         "target_size",
         lambda _: lambda snapshot, _now: snapshot.size.allowed,
+    ),
+    "who keeps a pod gets other ranks": (transitions, "_kept_order", lambda _: always(None)),
+    "ranks begin before their order is stored": (
+        assignments,
+        "assignment",
+        lambda it: lambda pod, *more: it(replace(pod, ranks_ordered=False), *more),
     ),
     "an end is no new attempt": (
         transitions,

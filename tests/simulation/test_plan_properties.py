@@ -8,9 +8,12 @@ from typing_extensions import override
 
 from tests.simulation.plan_simulation import DELETED, NODES, TERMINAL, PlanSimulation
 from tests.support.jobs import spec
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.status import ConditionType as C
+from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
 from trainyard.domain.state.worker_views import PodIssue, PodView
 
+NATIVE = GangScheduler.NATIVE
 PICK = st.integers(min_value=0, max_value=8)
 EVICTED = PodIssue("EvictionByEvictionAPI", "the node is drained")
 REFUSED = PodIssue("UnexpectedAdmissionError", "no device is healthy")
@@ -29,10 +32,14 @@ class Faults(RuleBasedStateMachine):
         restarts=st.integers(0, 2),
         success=st.sampled_from(["AllWorkers", "Worker0"]),
         clean=st.sampled_from(["Running", "All", "None"]),
+        gangs=st.booleans(),
     )
-    def job_is_created(self, replicas: int, restarts: int, success: str, clean: str) -> None:
+    def job_is_created(self, replicas: int, restarts: int, success: str, clean: str, *, gangs: bool) -> None:
         lifecycle = {"success": success, "cleanPods": clean}
-        self.world = PlanSimulation(spec(replicas, recovery={"maxRestarts": restarts}, lifecycle=lifecycle))
+        schedulers = GangSchedulers((NATIVE,), frozenset({NATIVE})) if gangs else NO_GANG_SCHEDULERS
+        named = {"gang": NATIVE if gangs else "none"}
+        job = spec(replicas, recovery={"maxRestarts": restarts}, lifecycle=lifecycle, scheduling=named)
+        self.world = PlanSimulation(job, gang_schedulers=schedulers)
 
     def picked(self, number: int, *phases: str) -> PodView | None:
         pods = [p for p in self.world.pods.values() if not phases or p.phase in phases]
@@ -207,6 +214,8 @@ class Faults(RuleBasedStateMachine):
         dead = [p for p in world.pods.values() if p.node in world.lost and p.deletion_time]
         assert not [p for p in dead if not used or p.attempt < status.attempt], "removed when their time was over"
         assert status.suspended is (world.spec.lifecycle.suspend and not status.finished)
+        if not used:
+            assert not world.pod_groups, "they would hold the capacity of a queue"
         if status.suspended:
             assert not there
         elif not status.finished:

@@ -65,6 +65,8 @@ class ControlPlane:
     """The processes, how to reach them, and how to hurt them."""
 
     folder: Path
+    flags: Mapping[str, str] = field(default_factory=dict)
+    """More flags of the API server."""
     etcd_port: int = field(default_factory=free_port)
     peer_port: int = field(default_factory=free_port)
     api_port: int = field(default_factory=free_port)
@@ -224,6 +226,7 @@ class ControlPlane:
             "enable-priority-and-fairness": "false",
             # Else a polite end waits for a minute until the last watch is over.
             "shutdown-watch-termination-grace-period": "1s",
+            **self.flags,
         }
 
     def _controller_manager(self) -> dict[str, Any]:

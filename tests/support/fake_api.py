@@ -211,12 +211,8 @@ class FakeApi:
         if not name:
             if call.method == "GET":
                 return web.json_response(self._list(place, namespace, call.query))
-            # As the server does it: whatever status a client sends with a new object is dropped.
-            status = {"phase": "Pending"} if place[2] == "pods" else {}
-            if call.query.get("dryRun") == "All":
-                return web.json_response(call.body, status=201)
-            created = self.cluster.create(place, namespace or "", {**call.body, "status": status})
-            return web.json_response(created, status=201)
+            made = self._of_collection(call, place, namespace or "")
+            return web.json_response(made, status=201 if call.method == "POST" else 200)
         return web.json_response(self._one(call, place, namespace or "", name, subresource))
 
     def _document(self, call: Call) -> web.Response | None:
@@ -242,6 +238,20 @@ class FakeApi:
                 return held or {"kind": "Status", "apiVersion": "v1", "status": "Success"}
             case _:
                 raise RefusedError(405, "MethodNotAllowed", f"{call.method} is not served")
+
+    def _of_collection(self, call: Call, place: Place, namespace: str) -> Json:
+        if call.method == "DELETE":
+            return self._delete_all(place, namespace, call.query)
+        # As the server does it: whatever status a client sends with a new object is dropped.
+        status = {"phase": "Pending"} if place[2] == "pods" else {}
+        if call.query.get("dryRun") == "All":
+            return call.body
+        return self.cluster.create(place, namespace, {**call.body, "status": status})
+
+    def _delete_all(self, place: Place, namespace: str, query: dict[str, str]) -> Json:
+        for found in self.cluster.objects(place, namespace, query.get("labelSelector", "")):
+            self.cluster.delete(place, namespace, found["metadata"]["name"])
+        return {"kind": "List", "apiVersion": place[1], "metadata": {}, "items": []}
 
     def _list(self, place: Place, namespace: str | None, query: dict[str, str]) -> Json:
         if token := query.get("continue"):

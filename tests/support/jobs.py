@@ -5,10 +5,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trainyard.api.agent_protocol import AgentState
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import visible_accelerators
+from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
 from trainyard.domain.state.object_names import worker_pod
+from trainyard.domain.state.queue_choice import with_queue
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_views import AgentView, PodIssue, PodView
@@ -69,6 +72,7 @@ class Scene:
     deleting: bool = False
     agents: dict[str, AgentView] | None = None
     """None: there is no coordinator."""
+    gang_schedulers: GangSchedulers = NO_GANG_SCHEDULERS
     coordinator_up_since: datetime = NOW - timedelta(seconds=300)
     queueing: Queueing | None = None
     """None: the operator was installed without queues."""
@@ -83,7 +87,10 @@ class Scene:
     @property
     def snapshot(self) -> Snapshot:
         """The input of `plan`."""
-        snapshot = Snapshot(self.job, self.pods, self.has_service, queueing=self.queueing)
+        job = with_queue(self.job, self.gang_schedulers, kueue=self.queueing is not None)
+        snapshot = Snapshot(
+            job, self.pods, self.has_service, queueing=self.queueing, gang_schedulers=self.gang_schedulers
+        )
         if self.agents is None:
             return snapshot
         return replace(snapshot, agent=True, agents=self.agents, coordinator_up_since=self.coordinator_up_since)
@@ -107,6 +114,10 @@ class Scene:
         """Store these conditions."""
         kept = [c for c in self.status.conditions if c.type not in {new.type for new in conditions}]
         return self.with_status(conditions=[*kept, *conditions])
+
+    def with_gang_schedulers(self, *found: GangScheduler, permitted: tuple[GangScheduler, ...] = ()) -> "Scene":
+        """Let the cluster have these schedulers. `permitted`: what the chart permits, if that is something else."""
+        return replace(self, gang_schedulers=GangSchedulers(permitted or found, frozenset(found)))
 
     def started(self, attempt: int = 1, seconds_ago: float = 300) -> "Scene":
         """Store a new attempt that has no pods yet."""

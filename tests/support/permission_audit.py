@@ -20,7 +20,11 @@ from tests.support.granted_permissions import ROLES, grants, without_name
 from tests.unit.helm.chart import Chart, Release
 
 FOLDER: Final = "TRAINYARD_AUDIT"
-EVERYTHING: Final = {"networkPolicy": {"jobs": {"enabled": True}}, "kueue": {"enabled": True}}
+EVERYTHING: Final = {
+    "networkPolicy": {"jobs": {"enabled": True}},
+    "gangs": {"schedulers": ["native", "volcano", "coscheduling"]},
+    "kueue": {"enabled": True},
+}
 OWNING: Final = "cannot set blockOwnerDeletion"
 """The error of an account that may not `update` the finalizers of an owner. An admission plugin checks this permission;
 no request of its own does."""

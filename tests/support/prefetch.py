@@ -12,11 +12,12 @@ from dev.localcluster.paths import Paths, from_environment
 from dev.localcluster.say import complain, say
 from tests.support import third_party_crds
 
-LONG_TESTS_ONLY: Final = {*tools.RELEASE, *tools.POLICIES, "adapter"}
+LONG_TESTS_ONLY: Final = {*tools.RELEASE, *tools.POLICIES, *tools.GANGS, "adapter"}
 """Programs that only `make test-long` runs."""
 MODULES: Final = (
     *(module for module in tools.MODULE_LIST if not LONG_TESTS_ONLY.issuperset(module.packages)),
     third_party_crds.MODULE,
+    third_party_crds.GANGS,
 )
 DOWNLOADS_AT_ONCE: Final = 4
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.support.jobs import NOW, SUPERVISED, Scene, job, worker
-from trainyard.domain.decisions import CreateWorker, DeletePod, Plan
+from trainyard.domain.decisions import CreatePodGroup, CreateWorker, DeletePod, DeletePodGroups, Plan
 from trainyard.domain.plan import plan
 
 
@@ -29,6 +29,8 @@ def act(scene: Scene, seconds: float = 0) -> Scene:
                 pods.append(worker(index, attempt=attempt, workers=workers))
             case DeletePod(_, uid, _):
                 pods = [pod for pod in pods if pod.uid != uid]
+            case CreatePodGroup() | DeletePodGroups():
+                pass
             case _:
                 raise AssertionError(f"unexpected {action}")
     return replace(scene.with_status(**dict(made.status)), pods=tuple(pods))

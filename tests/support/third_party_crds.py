@@ -1,4 +1,4 @@
-"""CRDs of the Prometheus operator and of cert-manager, for optional objects of the chart, from their Go modules."""
+"""CRDs of the Prometheus operator, of cert-manager and of gang schedulers, from their Go modules as they are."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -21,9 +21,28 @@ MODULE: Final = tools.Module(
         (CERTIFICATES, "deploy/crds/cert-manager.io_certificates.yaml"),
     ),
 )
+GANGS: Final = tools.Module(
+    "crds",
+    {},
+    "10 s",
+    root=Path(__file__).parent,
+    files=(
+        ("volcano.sh/volcano", "config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml"),
+        ("sigs.k8s.io/scheduler-plugins", "config/crd/bases/scheduling.x-k8s.io_podgroups.yaml"),
+    ),
+)
 
 
 def crds() -> list[dict[str, Any]]:
-    """Return all four CRDs."""
-    folder = tools.ensure_module(MODULE, from_environment())
+    """Return the four CRDs of the Prometheus operator and of cert-manager."""
+    return _read(MODULE)
+
+
+def gang_crds() -> list[dict[str, Any]]:
+    """Return the PodGroups of Volcano and of scheduler-plugins."""
+    return _read(GANGS)
+
+
+def _read(module: tools.Module) -> list[dict[str, Any]]:
+    folder = tools.ensure_module(module, from_environment())
     return [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(folder.glob("*.yaml"))]

@@ -24,6 +24,7 @@ from dev.codegen.chart.words import (
     These,
     Values,
 )
+from trainyard.api.scheduling import GangScheduler
 from trainyard.controller.bootstrap.peers import Cidr, Peer
 from trainyard.controller.bootstrap.settings import (
     Burst,
@@ -34,7 +35,9 @@ from trainyard.controller.bootstrap.settings import (
     Name,
     Qps,
     ResourceName,
+    TopologyLabel,
 )
+from trainyard.scheduling.network_profile import NetworkProfile, ProfileName
 
 
 class OperatorSettings(Values):
@@ -77,12 +80,32 @@ class PullSecret(Values):
     name: Subdomain
 
 
+class Gangs(Values):
+    """The gang schedulers of jobs."""
+
+    schedulers: Annotated[list[GangScheduler], Once] = OPTIONAL
+    coscheduling_name: OptionalSubdomain = OPTIONAL
+
+
 class Agent(Switch):
     """The agent in workers."""
 
     image: OptionalImage = OPTIONAL
     image_volume: bool = OPTIONAL
     image_pull_secrets: Annotated[list[PullSecret], Once] = OPTIONAL
+
+
+class Topology(Values):
+    """What the operator knows of the network between nodes."""
+
+    read_nodes: bool = OPTIONAL
+    labels: Annotated[list[TopologyLabel], Once] = OPTIONAL
+
+
+class ComputeDomains(Values):
+    """The permission on ComputeDomains."""
+
+    enabled: bool = OPTIONAL
 
 
 class Workers(Values):
@@ -227,8 +250,12 @@ class Chart(Values):
     leader_election: LeaderElection
     watch_namespaces: Annotated[list[Name], Once]
     settings: OperatorSettings
+    gangs: Gangs = OPTIONAL
     agent: Agent
+    topology: Topology = OPTIONAL
+    compute_domains: ComputeDomains = OPTIONAL
     workers: Workers = OPTIONAL
+    network_profiles: Annotated[dict[ProfileName, NetworkProfile], These] = OPTIONAL
     coordinator: Coordinator
     extra_env: list[Variable] = OPTIONAL
     run_as_user: Annotated[int, Field(ge=1, le=2147483647)] | None = OPTIONAL

@@ -259,6 +259,14 @@ FAULTS = Row(
             limits={1: BAD},
             width=8,
         ),
+        Panel(
+            "Nodes that ended most attempts",
+            "Failures that point to a node, over all jobs that remember it for a day. Look at the drivers, the network and the disk of the first ones.",
+            COUNT,
+            (Query("topk(10, max by (node) (trainyard_node_failures))", "{{node}}", rare=True),),
+            limits={2: POOR},
+            width=24,
+        ),
     ),
 )
 BOARD = Board(

@@ -15,6 +15,8 @@
     || (!object.spec.lifecycle.suspend && oldObject.spec.lifecycle.suspend)
     || has(object.spec.roles) != has(oldObject.spec.roles)
     || (has(object.spec.roles) && object.spec.roles != oldObject.spec.roles)
+    || has(object.spec.network) != has(oldObject.spec.network)
+    || (has(object.spec.network) && object.spec.network != oldObject.spec.network)
     || has(object.spec.managedBy) != has(oldObject.spec.managedBy)
     || (has(object.spec.managedBy) && object.spec.managedBy != oldObject.spec.managedBy)
 {{- end -}}

@@ -81,6 +81,14 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
 {{- .Values.replicas | int64 -}}
 {{- end -}}
 
+{{/* The API groups of the PodGroups that the operator may create, separated by commas; empty: none. */}}
+{{- define "trainyard.gangGroups" -}}
+{{- $known := dict "native" "scheduling.k8s.io" "volcano" "scheduling.volcano.sh" "coscheduling" "scheduling.x-k8s.io" -}}
+{{- $groups := list -}}
+{{- range (default dict .Values.gangs).schedulers -}}{{- $groups = append $groups (get $known .) -}}{{- end -}}
+{{- join ", " $groups -}}
+{{- end -}}
+
 {{/* The operator's permissions in the namespaces that it manages: no Secrets, wildcards, exec, nodes, roles or service accounts. */}}
 {{- define "trainyard.rules" -}}
 # get: after a conflict. delete: ttlSecondsAfterFinished. The operator never writes the user's spec.
@@ -109,7 +117,7 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
   resources: [networkpolicies]
   verbs: [get, create]
 {{- end }}
-{{- if .Values.kueue.enabled }}
+{{- if (default dict .Values.kueue).enabled }}
 # The Workload of each job in a queue. patch: its queue and its finalizer (Kueue's own), which stays until the pods have ended.
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
@@ -118,6 +126,18 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status]
   verbs: [patch]
+{{- end }}
+{{- with include "trainyard.gangGroups" . }}
+# The PodGroup of each group of pods. get: to check the owner of an existing one. deletecollection: they may hold the capacity of a queue.
+- apiGroups: [{{ . }}]
+  resources: [podgroups]
+  verbs: [get, create, deletecollection]
+{{- end }}
+{{- if (default dict .Values.computeDomains).enabled }}
+# get: to check the owner of an existing one. NVIDIA's DRA driver makes the claims of it.
+- apiGroups: [resource.nvidia.com]
+  resources: [computedomains]
+  verbs: [get, create]
 {{- end }}
 # patch: to raise the count of a repeated event. get: to read the count that an earlier process wrote. list: only the events of a pod
 # that does not start name a volume that cannot be mounted.
@@ -194,7 +214,7 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
 {{- $settings := list "TRAINYARD_INSTANCE" "TRAINYARD_POD_UID" "TRAINYARD_LOG_LEVEL" "TRAINYARD_CONCURRENT_RECONCILES" "TRAINYARD_API_QPS" "TRAINYARD_API_BURST" "TRAINYARD_HTTP_PORT" "TRAINYARD_HEALTH_PORT" -}}
 {{- $settings = concat $settings (list "TRAINYARD_LEADER_ELECTION" "TRAINYARD_LEASE_NAME" "TRAINYARD_LEASE_DURATION_SECONDS" "TRAINYARD_NAMESPACES") -}}
 {{- $settings = concat $settings (list "TRAINYARD_AGENT_IMAGE" "TRAINYARD_AGENT_IMAGE_VOLUME" "TRAINYARD_COORDINATOR_URL" "TRAINYARD_COORDINATOR_PORT" "TRAINYARD_COORDINATOR_SECRET" "TRAINYARD_ISOLATE_JOBS" "TRAINYARD_JOB_PEERS") -}}
-{{- $settings = concat $settings (list "TRAINYARD_AGENT_PULL_SECRETS" "TRAINYARD_ACCELERATORS" "TRAINYARD_WORKER_LABELS" "TRAINYARD_WORKER_ANNOTATIONS") -}}
+{{- $settings = concat $settings (list "TRAINYARD_AGENT_PULL_SECRETS" "TRAINYARD_ACCELERATORS" "TRAINYARD_WORKER_LABELS" "TRAINYARD_WORKER_ANNOTATIONS" "TRAINYARD_READ_NODES" "TRAINYARD_TOPOLOGY_LABELS" "TRAINYARD_GANG_SCHEDULERS" "TRAINYARD_COSCHEDULING_NAME") -}}
 {{- $named := list -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $settings -}}

@@ -14,6 +14,23 @@ MAX_SIZES: Final = 64
 LOWEST = "(has(self.minReplicas) ? self.minReplicas : self.multipleOf)"
 HIGHEST = "(has(self.sizes) ? self.sizes[self.sizes.size() - 1] : has(self.maxReplicas) ? self.maxReplicas : self.onDemandReplicas)"
 
+SAME_SIZES = (
+    "has(self.elastic.sizes) == has(oldSelf.value().elastic.sizes)"
+    " && (!has(self.elastic.sizes) || self.elastic.sizes == oldSelf.value().elastic.sizes)"
+    " && self.elastic.?minReplicas.orValue(0) == oldSelf.value().elastic.?minReplicas.orValue(0)"
+    " && self.elastic.?maxReplicas.orValue(0) == oldSelf.value().elastic.?maxReplicas.orValue(0)"
+)
+"""0: not set."""
+SCALED = (
+    "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic)"
+    f" && self.elastic.multipleOf == oldSelf.value().elastic.multipleOf && {SAME_SIZES}"
+    " && has(self.parallelism) == has(oldSelf.value().parallelism)"
+    " && (!has(self.parallelism) || self.parallelism == oldSelf.value().parallelism)"
+    " && self.processesPerReplica == oldSelf.value().processesPerReplica"
+)
+"""An elastic job of which neither the sizes nor the layout of the model changed, but for example `replicas`. An autoscaler knows only
+bounds: a number between them is no error, and the group gets the next smaller size."""
+
 
 class Elastic(Model):
     """The sizes that the group may have, and when it is resized automatically."""

@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema, field_validator
 
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.constants import MAX_REPLICAS, MAX_STACK_REQUEST
 from trainyard.api.recovery import MAX_RESTARTS_IN_WINDOW, RestartScope
-from trainyard.api.roles import MAX_MEMBER_INDEX, MAX_ROLES, OPAQUE
+from trainyard.api.roles import MAX_MEMBER_INDEX, MAX_ROLE_REPLICAS, MAX_ROLES, OPAQUE
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
 MAX_REASON_LENGTH = 1024
@@ -73,6 +74,15 @@ class Backoff(Model):
     """Attempts in a row that started with this scope without progress."""
 
 
+class Releases(Model):
+    """The attempts in a row that gave their nodes back, since only a part of the group had some."""
+
+    count: int = Field(ge=1, le=MAX_JSON_INTEGER)
+    """The attempts."""
+    since: Time
+    """When the first of them started: `lifecycle.startupDeadlineSeconds` counts from here."""
+
+
 class Replacement(Model):
     """A worker, or a run of workers, that got new pods while the others kept theirs."""
 
@@ -104,6 +114,19 @@ class Group(Model):
     """Workers whose pods were created for a later attempt."""
     restarting_container: int | None = Field(default=None, ge=0, le=MAX_MEMBER_INDEX)
     """The worker whose container restarts in its pod before the attempt starts."""
+
+
+class PodGroup(Model):
+    """The PodGroup of the group's pods, by which a scheduler places them all or none. It is stored before it is created."""
+
+    scheduler: GangScheduler
+    """The scheduler that reads it."""
+    created_in_attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    """The attempt for which it was created, with all pods of the group. Replaced pods keep it."""
+    min_member: int = Field(ge=1, le=MAX_REPLICAS + MAX_ROLES * MAX_ROLE_REPLICAS)
+    """The members that are placed together."""
+    queue: str | None = Field(default=None, max_length=253)
+    """The queue of Volcano. Not set: Volcano's default one, or a scheduler without queues."""
 
 
 class Recreated(Model):
@@ -141,6 +164,22 @@ class Rendezvous(Model):
     """The attempt. While it is not the current one, all workers wait for each other."""
     address: str = Field(max_length=256)
     """The address of worker 0."""
+
+
+class WorkerOrder(Model):
+    """The order of the workers by rank. It is found once for each group, and stays while the group keeps pods."""
+
+    workers: list[Annotated[int, Field(ge=0, le=MAX_REPLICAS - 1)]] = Field(
+        default=[], max_length=MAX_REPLICAS, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """The indexes of all workers, that of the first ranks first. Empty: the order is that of the indexes."""
+
+    @field_validator("workers")
+    @classmethod
+    def _permutation(cls, value: list[int]) -> list[int]:
+        """Return the order by index where the status was edited by hand: each rank must be on one worker, and rank 0 on worker 0."""
+        is_order = not value or (value[0] == 0 and sorted(value) == list(range(len(value))))
+        return value if is_order else []
 
 
 class CoordinatedStop(Model):
@@ -239,6 +278,8 @@ class InternalStatus(Model):
 
     group: Group | None = None
     """The pods of the current attempt, if some are older than it: their processes restarted in place."""
+    pod_group: PodGroup | None = None
+    """The PodGroup of the pods, if a scheduler places them all or none."""
     recreated: list[Recreated] = Field(
         default=[],
         max_length=MAX_RECREATED,
@@ -253,6 +294,8 @@ class InternalStatus(Model):
     """The number of workers of the previous attempt."""
     rendezvous: Rendezvous | None = None
     """The address at which the workers of such an attempt meet, once all of them are ready."""
+    worker_order: WorkerOrder | None = None
+    """The order of the workers by rank, if it follows their placement."""
     coordinated_stop: CoordinatedStop | None = None
     """The stop that all ranks make after the same step: a worker leaves, the job is suspended, or its size changes."""
     stack_dump: StackDump | None = None
@@ -271,6 +314,8 @@ class InternalStatus(Model):
     """Seconds that the job was active before that."""
     backoff: Backoff = Backoff()
     """The delay between attempts, and the restart scope."""
+    releases: Releases | None = None
+    """The last attempts, if they gave their nodes back (`scheduling.partialTimeoutSeconds`)."""
     counted_processes: CountedProcesses | None = None
     """What `processesPerReplica: auto` means for the group, if its workers request extended resources."""
     restart_budget: RestartBudget = RestartBudget()

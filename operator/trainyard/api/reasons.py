@@ -55,6 +55,18 @@ class Reason(StrEnum):
     NODES_RELEASED = "NodesReleased"
     """Workers are unschedulable, and the job does not avoid some nodes any more. The group restarts. This is not
     counted."""
+    PARTIALLY_SCHEDULED = "PartiallyScheduled"
+    """Some members had nodes for `scheduling.partialTimeoutSeconds`, and the cluster had none for the others. All pods are
+    deleted, so that other jobs can use the nodes. They are created again after a delay, which grows. This is not counted."""
+    GANG_UNAVAILABLE = "GangUnavailable"
+    """`scheduling.gang` names a scheduler that the operator may not use, or whose PodGroups the cluster does not have. No
+    worker is started."""
+    POD_GROUP_REJECTED = "PodGroupRejected"
+    """The API server rejects the PodGroup through which a gang scheduler places the group (`scheduling.gang`). No worker is
+    created. The operator tries again."""
+    USER_SCHEDULING_PRESERVED = "UserSchedulingPreserved"
+    """The template has a scheduler, a group, an affinity or a priority of its own beside `scheduling`. The operator keeps it.
+    The group may not be placed as `scheduling` asks."""
     TEMPLATE_CHANGED = "TemplateChanged"
     """The job was suspended, changed and resumed before the operator saw it: pods of the group have an earlier
     template. The group restarts with new pods. This is not counted."""
@@ -108,7 +120,8 @@ class Reason(StrEnum):
     GROUP_FORMED = "GroupFormed"
     """The ranks formed one process group of the expected size."""
     TCP_IN_USE = "TcpInUse"
-    """The workers request devices for RDMA, but NCCL communicates by TCP sockets, at a fraction of the speed. This ends nothing."""
+    """The workers request devices for RDMA or have a network profile, but NCCL communicates by TCP sockets, at a fraction of the
+    speed. This ends nothing."""
     RDMA_IN_USE = "RdmaInUse"
     """NCCL uses RDMA or a plugin between workers."""
 
@@ -127,8 +140,8 @@ class Reason(StrEnum):
     """The queue has taken its quota back, for example for a job of higher priority. All ranks stop with a checkpoint, and
     the job waits in the queue again. This is not counted."""
     QUEUE_UNAVAILABLE = "QueueUnavailable"
-    """The job has a queue, and the operator was installed without Kueue, or cannot read Kueue's Workloads. It does not run
-    without quota."""
+    """The job has a queue that is none of Volcano, and the operator was installed without Kueue, or cannot read Kueue's
+    Workloads. It does not run without quota."""
     QUEUE_DEACTIVATED = "QueueDeactivated"
     """The Workload of the job is not active: Kueue or an administrator has set its `spec.active` to false. So the queue
     never admits the job."""
@@ -141,7 +154,7 @@ class Reason(StrEnum):
     PRIORITY_CLASS_MISSING = "PriorityClassMissing"
     """The priority class that the job names does not exist. The job enters its queue once it does."""
     QUEUE_REMOVED = "QueueRemoved"
-    """The job has no queue any more, and starts without quota."""
+    """The job has no queue of Kueue any more, and starts without its quota."""
 
     QUOTA_EXCEEDED = "QuotaExceeded"
     """A ResourceQuota of the namespace does not allow the pods. The operator tries again."""
@@ -153,6 +166,9 @@ class Reason(StrEnum):
     NETWORK_POLICY_REJECTED = "NetworkPolicyRejected"
     """The API server rejects the NetworkPolicy for the workers (`networkPolicy.jobs` of the chart). No policy is
     created. The operator tries again."""
+    COMPUTE_DOMAIN_REJECTED = "ComputeDomainRejected"
+    """The API server rejects the ComputeDomain for the workers (`scheduling.computeDomain`), or does not know the kind. No worker
+    is created. The operator tries again."""
     PERMISSION_DENIED = "PermissionDenied"
     """The operator's service account lacks the permission that the message names. The operator tries again until
     it is granted."""
@@ -167,6 +183,15 @@ class Reason(StrEnum):
     USER_ENVIRONMENT_PRESERVED = "UserEnvironmentPreserved"
     """The template sets an environment variable that describes ranks or the master, or one of another framework.
     The operator keeps it. It may not match the real values."""
+    NETWORK_PROFILE_APPLIED = "NetworkProfileApplied"
+    """What `network.profile` sets in the workers. With auto: what of the template proved the network, or that nothing did."""
+    NETWORK_PROFILE_CONFLICT = "NetworkProfileConflict"
+    """The template has other values than the profile, and keeps them. Or a part of the profile cannot be set. The workers start."""
+    NETWORK_PROFILE_UNUSABLE = "NetworkProfileUnusable"
+    """The operator does not know the profile in `network.profile`, or a sidecar of it has no image. Or a profile of the chart makes
+    the pod invalid. No worker is created. The operator tries again."""
+    RANK_ORDER_IGNORED = "RankOrderIgnored"
+    """`scheduling.rankOrder` is placement, but ranks follow the index of workers. The message has the cause."""
     STANDARD_INPUT_UNUSED = "StandardInputUnused"
     """The main container has `stdin` or `tty`, and each worker starts several processes. None of them reads the
     input."""

@@ -200,7 +200,7 @@ def _choice(values: Mapping[str, str], otherwise: str) -> str:
 
 
 def role_rules() -> list[dict[str, Any]]:
-    """Return the rules of the CRD for `spec.roles`: which roles a framework has, and which it needs."""
+    """Return the rules of the CRD for `spec.roles`: which roles a framework has, which it needs, and when they may change."""
     named = {framework: [str(name) for name in roles.names] for framework, roles in ROLES.items() if roles.names}
     allowed = _choice({framework: str(names) for framework, names in named.items()}, "[]")
     listed = _choice({framework: f"'the roles {', '.join(names)}'" for framework, names in named.items()}, "'no roles'")
@@ -222,7 +222,16 @@ def role_rules() -> list[dict[str, Any]]:
         if variant is not None:
             without = f"{where} || !has(self.roles) || !self.roles.exists(each, each.name == '{variant[0]}')"
             rules += [_required(without, name, f" if it has the role {variant[0]}") for name in variant[1].required]
-    return rules
+    return [
+        *rules,
+        rule(
+            "(has(self.roles) == has(oldSelf.roles) && (!has(self.roles) || self.roles == oldSelf.roles))"
+            " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
+            "roles can be changed only while the job is suspended; set lifecycle.suspend to true first",
+            fieldPath=".roles",
+            reason="FieldValueForbidden",
+        ),
+    ]
 
 
 def _all_required(unless: str, names: Sequence[str]) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from trainyard.api.base import Model, rule
 from trainyard.api.constants import MAX_REPLICAS
-from trainyard.api.elastic import Elastic
+from trainyard.api.elastic import SCALED, Elastic
+from trainyard.api.network import Network, network_rules
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
-from trainyard.api.scheduling import Scheduling, scheduling_rules
+from trainyard.api.scheduling import Scheduling, order_rules, scheduling_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -27,25 +28,8 @@ RANKS_FIT = (
     " x parallelism.context; change one of these numbers"
 )
 """The message of the API server, and of the operator where only the operator can count the ranks."""
-DNS_NAMES = "(has(self.network) && has(self.network.dnsNames) ? self.network.dnsNames : '')"
 RUN_BY_AGENT = "self.framework in ['lightgbm', 'mpi', 'horovod', 'ray', 'flower']"
 """The frameworks whose command or servers the agent starts."""
-SAME_SIZES = (
-    "has(self.elastic.sizes) == has(oldSelf.value().elastic.sizes)"
-    " && (!has(self.elastic.sizes) || self.elastic.sizes == oldSelf.value().elastic.sizes)"
-    " && self.elastic.?minReplicas.orValue(0) == oldSelf.value().elastic.?minReplicas.orValue(0)"
-    " && self.elastic.?maxReplicas.orValue(0) == oldSelf.value().elastic.?maxReplicas.orValue(0)"
-)
-"""0: not set."""
-SCALED = (
-    "oldSelf.hasValue() && has(self.elastic) && has(oldSelf.value().elastic)"
-    f" && self.elastic.multipleOf == oldSelf.value().elastic.multipleOf && {SAME_SIZES}"
-    " && has(self.parallelism) == has(oldSelf.value().parallelism)"
-    " && (!has(self.parallelism) || self.parallelism == oldSelf.value().parallelism)"
-    " && self.processesPerReplica == oldSelf.value().processesPerReplica"
-)
-"""An elastic job of which neither the sizes nor the layout of the model changed, but for example `replicas`. An autoscaler knows only
-bounds: a number between them is no error, and the group gets the next smaller size."""
 
 
 class Framework(StrEnum):
@@ -135,22 +119,6 @@ class Success(StrEnum):
     WORKER_0 = "Worker0"
 
 
-class DnsNames(StrEnum):
-    """The workers that have a DNS name."""
-
-    MASTER = "Master"
-    ALL = "All"
-
-
-class Network(Model):
-    """How workers reach each other."""
-
-    dns_names: DnsNames | None = None
-    """The workers that have a DNS name (JOB-worker-INDEX.JOB). Master: only worker 0, which is enough for torch.distributed. All: every
-    worker; the cost of its endpoints grows with the square of the group. Not set: All for none, mpi, tensorflow,
-    paddle, and jax on TPUs; else Master."""
-
-
 class Parallelism(Model):
     """How one copy of the model is distributed over ranks."""
 
@@ -228,17 +196,8 @@ class TrainingJobSpec(Model):
                     "with tensorflow, dmlc, ray or flower the operator starts one process in each worker; leave this out",
                     fieldPath=".processesPerReplica",
                 ),
-                rule(
-                    f"!(self.framework in ['tensorflow', 'paddle']) || {DNS_NAMES} != 'Master'",
-                    "tensorflow and paddle reach all members by name; leave network.dnsNames out",
-                    fieldPath=".network.dnsNames",
-                ),
-                rule(
-                    f"{DNS_NAMES} == {DNS_NAMES.replace('self', 'oldSelf')}",
-                    "network cannot be changed; delete the TrainingJob and create it again",
-                    fieldPath=".network",
-                    reason="FieldValueForbidden",
-                ),
+                *network_rules(),
+                *order_rules(),
                 rule(
                     "has(self.managedBy) == has(oldSelf.managedBy)"
                     " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
@@ -321,13 +280,6 @@ class TrainingJobSpec(Model):
                     reason="FieldValueForbidden",
                 ),
                 *role_rules(),
-                rule(
-                    "(has(self.roles) == has(oldSelf.roles) && (!has(self.roles) || self.roles == oldSelf.roles))"
-                    " || self.lifecycle.suspend || oldSelf.lifecycle.suspend",
-                    "roles can be changed only while the job is suspended; set lifecycle.suspend to true first",
-                    fieldPath=".roles",
-                    reason="FieldValueForbidden",
-                ),
                 *scheduling_rules(),
                 rule(
                     # Half of a group with the agent and half without it would not find each other.
@@ -385,7 +337,7 @@ class TrainingJobSpec(Model):
     network: Network = Network()
     """How workers reach each other."""
     scheduling: Scheduling = Scheduling()
-    """When and where the pods start."""
+    """When and where the pods start, and how their ranks follow from that."""
     recovery: Recovery = Recovery()
     """What happens when workers fail."""
     lifecycle: Lifecycle = Lifecycle()

@@ -17,11 +17,14 @@ from trainyard.api.internal_status import (
     Group,
     InternalStatus,
     Joining,
+    PodGroup,
     Recreated,
+    Releases,
     Rendezvous,
     RestartBudget,
     StackDump,
     Succeeded,
+    WorkerOrder,
 )
 from trainyard.api.job_conditions import (
     MAX_SUMMARY_LENGTH,
@@ -245,16 +248,31 @@ class TrainingJobStatus(Model):
             return group.size
         return joining.current_size if joining else None
 
+    @property
+    def pod_group(self) -> PodGroup | None:
+        """The PodGroup of the current attempt's pods; None where they have none, or where it is still that of earlier pods."""
+        stored = self.internal.pod_group
+        kept = stored is not None and (self.internal.group is not None or stored.created_in_attempt == self.attempt)
+        return stored if kept else None
+
+    @property
+    def group_attempt(self) -> int:
+        """The attempt for which the group was created, with all of its pods."""
+        return self.internal.group.created_in_attempt if self.internal.group else self.attempt
+
     def has(self, worker: int, attempt: int, recreated: int = 0) -> bool:
         """Return whether the worker's pod that was created for `attempt` belongs to the current attempt.
 
         `recreated`: how often the pod was created again in that attempt.
         """
+        # This is asked for each pod in each reconcile, so the cheapest answer comes first.
         is_newest = attempt == self.created_in_attempt(worker) and recreated == self.recreated(worker)
-        return self.includes(worker) and is_newest
+        return is_newest and self.includes(worker)
 
     def recreated(self, worker: int) -> int:
         """Return how often the worker's pod was created again while the others went on."""
+        if not self.internal.recreated:
+            return 0
         attempt = self.created_in_attempt(worker)
         found = (e.count for e in self.internal.recreated if e.member == worker and e.attempt == attempt)
         return next(found, 0)
@@ -274,6 +292,17 @@ class TrainingJobStatus(Model):
         replaced = (each.attempt for each in group.replacements if worker in each.workers)
         # The status may have been edited by hand.
         return min(next(replaced, group.created_in_attempt), self.attempt)
+
+    def group_rank(self, worker: int) -> int:
+        """Return the place of a worker in the order of ranks: it has the ranks from this number times the processes of a worker."""
+        order = self.internal.worker_order
+        return order.workers.index(worker) if order is not None and worker < len(order.workers) else worker
+
+    @property
+    def has_placed_ranks(self) -> bool:
+        """Whether the order of ranks is another one than that of the workers' indexes."""
+        order = self.internal.worker_order
+        return order is not None and bool(order.workers)
 
     @property
     def awaiting_rendezvous(self) -> bool:
@@ -358,11 +387,13 @@ class StatusChanges(TypedDict, total=False):
     workers: list[WorkerStatus]
 
     group: Group | None
+    pod_group: PodGroup | None
     recreated: list[Recreated]
     joining: Joining | None
     scale_up_paused_since: datetime | None
     previous_size: int | None
     rendezvous: Rendezvous | None
+    worker_order: WorkerOrder | None
     coordinated_stop: CoordinatedStop | None
     stack_dump: StackDump | None
     launched_attempt: int
@@ -372,5 +403,6 @@ class StatusChanges(TypedDict, total=False):
     active_since: datetime | None
     active_seconds: int
     backoff: Backoff
+    releases: Releases | None
     counted_processes: CountedProcesses | None
     restart_budget: RestartBudget

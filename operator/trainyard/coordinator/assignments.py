@@ -77,7 +77,8 @@ def assignment(pod: PodView, job: JobView, pods: Sequence[PodView] = ()) -> Assi
         hung = last is not None and last.attempt == status.attempt - 1 and last.exit_code == HANG_CODE
         return Assignment(status.attempt, run=False, environment={}, restart=restarts_container(status, pod), hung=hung)
     size, framework = _group_size(job, pod), job.spec.framework
-    if framework.starts_together and status.running_time is None:
+    # The order of ranks is stored together with the time at which all workers run.
+    if (framework.starts_together or pod.ranks_ordered) and status.running_time is None:
         return Assignment(status.attempt, run=False, environment={})
     addresses = _addresses(job, pods, size) if framework.needs_addresses else ()
     if framework.needs_addresses and not addresses:

@@ -98,7 +98,7 @@ def _ranks_of(job: JobView, pod: PodView) -> tuple[range, int]:
     A member of another role than the workers has one process, whose number is that of the member.
     """
     if is_worker(pod.index):
-        return range(pod.index * job.processes, (pod.index + 1) * job.processes), 0
+        return job.ranks_of(pod.index), 0
     _, number = role_and_number(pod.index)
     return range(number, number + 1), pod.index - number
 

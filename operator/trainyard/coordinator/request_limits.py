@@ -54,6 +54,7 @@ class WorkerIndex:
     _built_at: float = field(default=float("-inf"), init=False)
     _by_address: dict[str, list[str]] = field(default_factory=dict, init=False)
     _by_namespace: dict[str, int] = field(default_factory=dict, init=False)
+    _common_share: int = field(default=COMMON_SHARES, init=False)
 
     def at(self, address: str) -> int:
         """Return the number of workers at this address: several where they use their node's network."""
@@ -79,7 +80,7 @@ class WorkerIndex:
     def shares(self, namespace: str) -> int:
         """Return the share of this namespace in limits that grow with its workers."""
         self._refresh()
-        return self._by_namespace.get(namespace, 0) + max(1, COMMON_SHARES // max(1, len(self._by_namespace)))
+        return self._by_namespace.get(namespace, 0) + self._common_share
 
     def _refresh(self) -> None:
         if self.clock() - self._built_at < INDEX_SECONDS:
@@ -91,6 +92,7 @@ class WorkerIndex:
             by_namespace[pod.namespace] = by_namespace.get(pod.namespace, 0) + 1
         by_address.pop("", None)
         self._by_address, self._by_namespace, self._built_at = by_address, by_namespace, self.clock()
+        self._common_share = max(1, COMMON_SHARES // max(1, len(by_namespace)))
 
 
 class RequestLimits:

@@ -46,7 +46,7 @@ from trainyard.domain.state.worker_views import AgentView, PodView
 _LOG = logging.getLogger(__name__)
 
 Json = dict[str, object]
-Handler = Callable[[web.Request, PodIdentity, JobView], Awaitable[Json]]
+Handler = Callable[[web.Request, PodIdentity, PodView, JobView], Awaitable[Json]]
 
 FINAL_STATES = frozenset({AgentState.ENDED, AgentState.RESTARTING})
 """An agent in one of these states is answered at once: it does not wait for an assignment."""
@@ -138,7 +138,7 @@ class CoordinatorServer:
                 # Before the body: that of an unknown pod, or of one that asks too often, is not read.
                 pod, job = self.progress_store.resolve(sender)
                 self._limits.check(pod)
-                reason, body = RejectionReason.ACCEPTED, await handle(request, sender, job)
+                reason, body = RejectionReason.ACCEPTED, await handle(request, sender, pod, job)
         except RefusedError as rejection:
             refusal = Refusal(reason=rejection.reason, message=rejection.message, after=rejection.after)
             reason, body = rejection.reason, refusal.body()
@@ -146,16 +146,18 @@ class CoordinatorServer:
         counter.labels(reason).inc()
         return web.json_response(body, status=STATUS[reason])
 
-    async def _accept_report(self, request: web.Request, sender: PodIdentity, job: JobView) -> Json:
+    async def _accept_report(self, request: web.Request, sender: PodIdentity, _: PodView, job: JobView) -> Json:
         body = await self._body(request, reports.max_report_bytes(job.processes))
         report = reports.read(Report, body, job.processes)
         return ReportAnswer(next=self.progress_store.accept(sender, report)).model_dump()
 
-    async def _wait_for_assignment(self, request: web.Request, sender: PodIdentity, _: JobView) -> Json:
+    async def _wait_for_assignment(self, request: web.Request, sender: PodIdentity, pod: PodView, job: JobView) -> Json:
         """Return the worker's assignment as soon as it differs from what the worker does."""
+        has_arrived = request.content.is_eof()
         call = reports.read(SyncRequest, await self._body(request, reports.MAX_SYNC_BODY_BYTES))
-        # Again: the job may have changed while the body arrived.
-        pod, job = self.progress_store.resolve(sender)
+        if not has_arrived:
+            # The job may have changed meanwhile.
+            pod, job = self.progress_store.resolve(sender)
         current = self._assignment(call, pod, job)
         self.authenticated.add(job.uid, sender.uid, request.protocol)
         known = self.agent_registry.knows(job.uid, sender.uid)

@@ -10,8 +10,9 @@ from datetime import timedelta
 from math import ceil
 from typing import Literal
 
-from trainyard.api.internal_status import Admission, Group, Rendezvous
+from trainyard.api.internal_status import Admission, Group, PodGroup, Rendezvous
 from trainyard.api.reasons import Reason
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.status import ConditionType, StatusChanges, TrainingJobStatus
 from trainyard.domain.workload_changes import PodSet, WorkloadChange
 
@@ -136,6 +137,18 @@ class CreateService:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatePodGroup:
+    """Create the PodGroup of the group's pods, as the status has it. It comes before the pods: its scheduler holds them until it exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePodGroups:
+    """Delete all PodGroups of the job: they may hold the capacity of a queue for pods that do not come."""
+
+    scheduler: GangScheduler
+
+
+@dataclass(frozen=True, slots=True)
 class CreateWorker:
     """Create the pod of a worker."""
 
@@ -187,6 +200,8 @@ class CreateWorkload:
     """Create the Workload with which the job enters its queue."""
 
     pod_sets: Sequence[PodSet]
+    gang: PodGroup | None = None
+    """The PodGroup that its pods will have, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +214,8 @@ class ChangeWorkload:
     change: WorkloadChange
     pod_sets: Sequence[PodSet] = ()
     """What the job asks for, where the change needs that."""
+    gang: PodGroup | None = None
+    """The PodGroup that its pods will have, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +226,10 @@ class DeleteWorkload:
     uid: str
 
 
+PodAction = CreateWorker | DeletePod | StopPod | RemovePod
+PodGroupAction = CreatePodGroup | DeletePodGroups
 WorkloadAction = CreateWorkload | ChangeWorkload | DeleteWorkload
-Action = CreateService | CreateWorker | DeletePod | StopPod | RemovePod | DeleteJob | WorkloadAction
+Action = CreateService | PodAction | PodGroupAction | WorkloadAction | DeleteJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +262,8 @@ class PodChanges:
     events: Sequence[Event] = ()
     rendezvous: Rendezvous | None = None
     """The rendezvous, where it opens now."""
+    changes: StatusChanges = field(default_factory=StatusChanges)
+    """The changes of the status that follow from the actions."""
     resizing: str = ""
     """What the joining workers wait for; empty where none is to join."""
 

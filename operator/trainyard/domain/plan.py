@@ -34,7 +34,8 @@ from trainyard.domain.recovery.root_cause import find_cause, root_cause_wait_lef
 from trainyard.domain.recovery.start_errors import never_starts
 from trainyard.domain.recovery.stored_times import clamp_future_timestamps
 from trainyard.domain.recovery.suspect_nodes import released_nodes
-from trainyard.domain.scaling import resize
+from trainyard.domain.scaling import partial_placement, resize
+from trainyard.domain.scaling.gang import decide_gang
 from trainyard.domain.scaling.group_size import decide_size
 from trainyard.domain.state.queue_hold import queue_hold
 from trainyard.domain.state.roles import deciding
@@ -75,7 +76,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
             snapshot = replace(snapshot, job=replace(snapshot.job, status=begun))
         agents = agent_reports.merge_agent_reports(snapshot, now)
         snapshot, deadlines = agents.snapshot, check_deadlines(agents.snapshot, now)
-        step = _decide(agents, deadlines, now) or reconcile_pods(snapshot, [*deadlines.waits, *agents.waits], now)
+        waits = [*deadlines.waits, *agents.waits, *partial_placement.waits(snapshot, now)]
+        step = _decide(agents, deadlines, now) or reconcile_pods(snapshot, waits, now)
         if isinstance(step, PodChanges) and (reports := while_running(snapshot)):
             step = replace(step, actions=[*step.actions, *reports])
     outcome = report(snapshot, step, now) if isinstance(step, PodChanges) else step
@@ -88,7 +90,7 @@ def ours(job: JobView) -> bool:
 
 
 def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """Return the snapshot with what all later steps rely on: plausible times, progress, successes, the group's size, its queue."""
+    """Return the snapshot with what all later steps rely on: plausible times, progress, successes, the group's size, gang and queue."""
     status = snapshot.job.status
     changes = clamp_future_timestamps(status, now)
     if snapshot.reports:
@@ -105,6 +107,7 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
     snapshot = with_slow_init(remember_success(snapshot), now)
     snapshot = replace(snapshot, decided_size=decide_size(snapshot, now))
+    snapshot = replace(snapshot, gang=decide_gang(snapshot))
     return replace(snapshot, hold=queue_hold(snapshot))
 
 
@@ -160,5 +163,6 @@ def _decide(agents: MergedReports, deadlines: Deadlines, now: datetime) -> Step 
         or never_starts(snapshot.job, snapshot.current)
         or released_nodes(snapshot.job, snapshot.current, now)
         or resize.fit_to_capacity(snapshot, now)
+        or partial_placement.release_nodes(snapshot, now)
         or deadlines.startup
     )

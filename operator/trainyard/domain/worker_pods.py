@@ -5,8 +5,17 @@ from datetime import datetime
 
 from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
-from trainyard.api.status import TrainingJobStatus
-from trainyard.domain.decisions import Action, CreateService, CreateWorker, Event, Outcome, PodChanges
+from trainyard.api.status import StatusChanges, TrainingJobStatus
+from trainyard.domain.decisions import (
+    Action,
+    CreatePodGroup,
+    CreateService,
+    CreateWorker,
+    DeletePodGroups,
+    Event,
+    Outcome,
+    PodChanges,
+)
 from trainyard.domain.scaling.resize import scale_up
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
@@ -19,9 +28,10 @@ def reconcile_pods(snapshot: Snapshot, deadlines: Sequence[float], now: datetime
 
     `deadlines`: the seconds until each deadline of the job and of its agents.
 
-    1. Store the joining workers, before their pods are created. 2. Create the Service. 3. Delete the pods of earlier attempts.
-    4. Wait for the backoff and for ranks of earlier attempts. 5. Create the workers that are missing. 6. Open the rendezvous
-    once all workers are ready. 7. Create the workers that join later.
+    1. Store the joining workers, before their pods are created. 2. Create the Service. 3. Delete the pods and the PodGroup of
+    earlier attempts. 4. Wait for the backoff and for ranks of earlier attempts. 5. Store the PodGroup of a new group, before it
+    is created. 6. Create it, and the workers that are missing. 7. Open the rendezvous once all workers are ready. 8. Create the
+    workers that join later.
     """
     status, joining = snapshot.job.status, scale_up(snapshot, now)
     if joining.changes:
@@ -34,20 +44,25 @@ def reconcile_pods(snapshot: Snapshot, deadlines: Sequence[float], now: datetime
     blocking = [pod for pod in snapshot.old if not (pod.idle or pod_removal.is_lost(pod, now))]
     actions, events = [*_create_service(snapshot), *stale, *removed.actions], list[Event]()
     waits = [*deadlines, *joining.waits, *_lost_node_waits(blocking, now), *removed.waits, *backoff]
-    opened = None
-    if not _has_to_wait(status, blocking, backing_off=bool(backoff)):
+    opened: Rendezvous | None = None
+    changes: StatusChanges = {}
+    if unused := snapshot.unused_pod_group:
+        actions, changes = [*actions, DeletePodGroups(unused.scheduler)], {"pod_group": None}
+    elif not _has_to_wait(status, blocking, backing_off=bool(backoff)):
+        if snapshot.gang.pod_group:
+            return Outcome({"pod_group": snapshot.gang.pod_group})
         created = _create_workers(snapshot)
         events = [] if created else _created_event(snapshot)
         if not backoff and all(pod.has_stopped for pod in blocking):
             opened = _open_rendezvous(snapshot)
-        actions += [*created, *joining.actions]
-    return PodChanges(actions, waits, events, opened, joining.message)
+        actions += _with_pod_group(status, [*created, *joining.actions])
+    return PodChanges(actions, waits, events, opened, changes, joining.message)
 
 
 def _create_service(snapshot: Snapshot) -> list[Action]:
     """Return the creation of the Service, where workers need it: no peer looks for the only worker of a group."""
     job, members = snapshot.job, snapshot.job.members(snapshot.size.desired)
-    needed = not snapshot.size.indivisible_because and (len(members) > 1 or job.uses_torchrun_rendezvous)
+    needed = not _held(snapshot) and (len(members) > 1 or job.uses_torchrun_rendezvous)
     return [CreateService()] if needed and not snapshot.has_service else []
 
 
@@ -68,7 +83,12 @@ def _has_to_wait(status: TrainingJobStatus, blocking: Sequence[PodView], *, back
 def _to_create(snapshot: Snapshot) -> bool:
     """Return whether the pods of the current attempt have yet to be created."""
     status = snapshot.job.status
-    return not snapshot.size.indivisible_because and status.internal.launched_attempt < status.attempt
+    return not _held(snapshot) and status.internal.launched_attempt < status.attempt
+
+
+def _held(snapshot: Snapshot) -> bool:
+    """Return whether no pod of the attempt may be created, whatever else holds."""
+    return bool(snapshot.size.indivisible_because or snapshot.gang.unavailable_because)
 
 
 def _create_workers(snapshot: Snapshot) -> list[Action]:
@@ -76,6 +96,12 @@ def _create_workers(snapshot: Snapshot) -> list[Action]:
     status, replicas = snapshot.job.status, snapshot.size.desired
     missing = snapshot.missing if _to_create(snapshot) else [i for i in snapshot.missing if status.recreated(i)]
     return [CreateWorker(i, status.created_in_attempt(i), replicas, status.recreated(i)) for i in missing]
+
+
+def _with_pod_group(status: TrainingJobStatus, actions: Sequence[Action]) -> Sequence[Action]:
+    """Return the actions with the creation of the PodGroup before that of pods, if they have one."""
+    creates = any(isinstance(action, CreateWorker) for action in actions)
+    return [CreatePodGroup(), *actions] if creates and status.pod_group else actions
 
 
 def _created_event(snapshot: Snapshot) -> list[Event]:

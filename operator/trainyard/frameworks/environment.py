@@ -13,6 +13,8 @@ from trainyard.frameworks import boosting, dmlc, flower, horovod, jax, megatron,
 from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
+GROUP_RANK = "TRAINYARD_GROUP_RANK"
+"""The place of a worker in the order of ranks, where that is not its index."""
 SETTINGS = (
     "TRAINYARD_WARM_START",
     "TRAINYARD_HIDDEN_FAILURES",
@@ -20,6 +22,7 @@ SETTINGS = (
     "TRAINYARD_GRACE_PERIOD_SECONDS",
     "TRAINYARD_RESTART_GRACE_SECONDS",
     "TRAINYARD_ACCELERATORS_PER_REPLICA",
+    GROUP_RANK,
 )
 """Variables that are set only where they differ from the default. An empty value means that they are not set."""
 
@@ -120,7 +123,7 @@ def restart_environment(worker: Worker) -> dict[str, str]:
     own = {variable["name"] for variable in main.get("env") or ()}
     framework = FRAMEWORK_ENVIRONMENTS[worker.spec.framework]
     identity = [*framework.identity(worker), *rank_variables(worker), *framework.devices(worker, main)]
-    defaults = [*common_variables(worker), *accelerator_variables(worker), *identity]
+    defaults = [*common_variables(worker), *accelerator_variables(worker), *_order_variables(worker), *identity]
     variables = dict.fromkeys(SETTINGS, "") | {variable["name"]: variable["value"] for variable in defaults}
     return {name: value for name, value in variables.items() if name not in own}
 
@@ -157,6 +160,13 @@ def common_variables(worker: Worker) -> list[Json]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
+def _order_variables(worker: Worker) -> list[Json]:
+    """Return the place of the worker among the ranks, for its agent. No pod has it for its lifetime: the next attempt may have none."""
+    if worker.group_rank == worker.index:
+        return []
+    return [{"name": GROUP_RANK, "value": str(worker.group_rank)}]
+
+
 def rank_variables(worker: Worker) -> list[Json]:
     """Return the variables that name a rank. With several processes in a worker, only its agent can set them: it gets their names."""
     names, processes = FRAMEWORK_ENVIRONMENTS[worker.spec.framework].ranks, worker.job.processes
@@ -166,11 +176,11 @@ def rank_variables(worker: Worker) -> list[Json]:
         value = ",".join(f"{name}={number}" for name, number in names.items())
         return [{"name": "TRAINYARD_RANK_VARIABLES", "value": value}]
     numbers = {
-        RankNumber.RANK: str(worker.index),
+        RankNumber.RANK: str(worker.group_rank),
         RankNumber.WORLD_SIZE: str(worker.workers),
         RankNumber.LOCAL_RANK: "0",
         RankNumber.LOCAL_WORLD_SIZE: "1",
-        RankNumber.WORKER: str(worker.index),
+        RankNumber.WORKER: str(worker.group_rank),
         RankNumber.WORKERS: str(worker.workers),
         RankNumber.DEVICES: ",".join(map(str, range(worker.job.accelerators))),
         # The framework itself sets the only endpoint of a worker.

@@ -8,6 +8,8 @@ from copy import deepcopy
 from trainyard.api.constants import (
     ANNOTATION_GENERATION,
     ANNOTATION_MAIN_CONTAINER,
+    ANNOTATION_NETWORK,
+    ANNOTATION_RANK_ORDER,
     ANNOTATION_TEMPLATE_HASH,
     ANNOTATION_WORKERS,
     GROUP,
@@ -19,16 +21,20 @@ from trainyard.api.constants import (
     LABEL_ROLE,
     VERSION,
 )
+from trainyard.api.network import DnsNames
 from trainyard.api.roles import is_worker
-from trainyard.api.spec import DnsNames
+from trainyard.api.scheduling import RankOrder
 from trainyard.domain.state.snapshot import JobView
 from trainyard.frameworks.affinity import avoid_suspect_nodes, prefer_spot, require_on_demand
-from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, with_agent
+from trainyard.frameworks.agent_wrapper import AgentImage, has_agent, starts_injected_agent, with_agent
+from trainyard.frameworks.compute_domain import compute_domain as compute_domain_of, with_channel
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint, with_coordinator
 from trainyard.frameworks.environment import environment
 from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.probes import with_waiting_probes
 from trainyard.frameworks.worker_spec import Json, Worker, dns_names
+from trainyard.scheduling.network_profile import NamedProfile
+from trainyard.scheduling.worker_network import WorkerNetwork, covers, with_network, with_sidecars
 
 UNREACHABLE_SECONDS = 30
 """How long a pod stays bound to an unreachable node; Kubernetes' default of 300 would be five minutes of idle GPUs."""
@@ -45,15 +51,25 @@ def worker_pod(
     agent: AgentImage | None = None,
     endpoint: CoordinatorEndpoint | None = None,
     defaults: PodMetadata | None = None,
+    network: NamedProfile | None = None,
+    *,
+    orders_ranks: bool = False,
 ) -> Json:
     """Return the pod of a worker.
 
     `agent`: the image of the agent, if one is injected; `endpoint`: the coordinator, if any; `defaults`: the labels and
-    annotations that the user may replace.
+    annotations that the user may replace. `network`: the network profile of the job, if it has one. `orders_ranks`: whether its
+    ranks wait for the order of workers, where its agent can.
     """
-    job, template = worker.job, deepcopy(worker.spec.template)
+    job = worker.job
+    made = _with_network(worker, network)
+    template = made.template
     given = template.get("metadata") or {}
     metadata = (defaults or PodMetadata()).overridden(given.get("labels") or {}, given.get("annotations") or {})
+    orders_ranks = orders_ranks and agent is not None and endpoint is not None
+    spec = _pod_spec(worker, made, agent, endpoint, orders_ranks=orders_ranks)
+    # The user's own agent may not know the order.
+    orders_ranks = orders_ranks and starts_injected_agent(spec["containers"][0])
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -65,24 +81,43 @@ def worker_pod(
                 DEFAULT_CONTAINER: template["spec"]["containers"][0]["name"],
                 **metadata.annotations,
                 **_annotations(worker),
+                **({ANNOTATION_NETWORK: made.stamp} if made.stamp else {}),
+                **({ANNOTATION_RANK_ORDER: RankOrder.PLACEMENT.value} if orders_ranks else {}),
             },
             "ownerReferences": [_owner(job)],
         },
-        "spec": _pod_spec(worker, template["spec"], agent, endpoint),
+        "spec": spec,
     }
 
 
-def _pod_spec(worker: Worker, spec: Json, agent: AgentImage | None, endpoint: CoordinatorEndpoint | None) -> Json:
+def _with_network(worker: Worker, network: NamedProfile | None) -> WorkerNetwork:
+    """Return the worker's template, with what its network needs."""
+    template = deepcopy(worker.spec.template)
+    if network is None or not covers(network, worker.index, template):
+        return WorkerNetwork(template)
+    return with_network(template, network)
+
+
+def _pod_spec(
+    worker: Worker,
+    made: WorkerNetwork,
+    agent: AgentImage | None,
+    endpoint: CoordinatorEndpoint | None,
+    *,
+    orders_ranks: bool,
+) -> Json:
     """Return the template's `spec`, completed step by step."""
     job = worker.job
-    spec = _with_environment(worker, spec)
+    # Sidecars of the network are none of the template's containers, and get none of their variables.
+    spec = with_sidecars(_with_environment(worker, made.template["spec"]), made.sidecars)
     spec = _with_shared_memory(spec)
     if agent and job.wants_agent:
         spec = with_agent(worker, spec, agent)
     if endpoint and has_agent(spec):
         joins = job.status.internal.group is not None or job.status.is_joining(worker.index, worker.attempt)
-        waits = joins or job.spec.framework.starts_together or job.is_lone(worker.index)
+        waits = joins or orders_ranks or job.spec.framework.starts_together or job.is_lone(worker.index)
         spec = with_waiting_probes(with_coordinator(spec, endpoint, waits=waits))
+    spec = with_channel(worker, spec)
     spec = {**spec, "tolerations": [*(spec.get("tolerations") or []), *_tolerations(spec)]}
     spec = _with_node_affinity(worker, spec)
     # Variables for every Service of the namespace would slow the start and clash with the program's own.
@@ -102,7 +137,7 @@ def service(job: JobView) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _of_the_job(job),
+        "metadata": metadata_of_the_job(job, job.name),
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": named},
     }
 
@@ -117,14 +152,20 @@ def network_policy(job: JobView, peers: Sequence[Json]) -> Json:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": _of_the_job(job),
+        "metadata": metadata_of_the_job(job, job.name),
         "spec": {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers, *peers]}]},
     }
 
 
-def _of_the_job(job: JobView) -> Json:
+def compute_domain(job: JobView) -> Json:
+    """Return the ComputeDomain of a job that wants one."""
+    return compute_domain_of(job, metadata_of_the_job(job, job.name))
+
+
+def metadata_of_the_job(job: JobView, name: str) -> Json:
+    """Return the metadata of an object that the job owns, and that is deleted with it."""
     return {
-        "name": job.name,
+        "name": name,
         "namespace": job.namespace,
         "labels": {LABEL_JOB_NAME: job.name, LABEL_JOB_UID: job.uid},
         "ownerReferences": [_owner(job)],

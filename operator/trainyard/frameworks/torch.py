@@ -37,10 +37,10 @@ def identity_variables(worker: Worker) -> list[Json]:
     variables: dict[str, str] = {
         "MASTER_ADDR": worker.master,
         "MASTER_PORT": str(master_port),
-        "NODE_RANK": str(worker.index),
+        "NODE_RANK": str(worker.group_rank),
         "PET_NNODES": _workers(worker),
         "PET_NPROC_PER_NODE": str(per_worker),
-        "PET_NODE_RANK": str(worker.index),
+        "PET_NODE_RANK": str(worker.group_rank),
         "PET_MASTER_ADDR": worker.master,
         "PET_MASTER_PORT": str(master_port),
         "PET_RDZV_BACKEND": "c10d",
@@ -53,20 +53,30 @@ def identity_variables(worker: Worker) -> list[Json]:
         "PET_RDZV_CONF": f"is_host={1 if worker.index == 0 else 0},join_timeout=900,read_timeout=900",
         # torchrun announces the worker by this address, and orders the ranks by it (as text). A pod's IP would do, but
         # with names worker 0 always has rank 0: its log is the one to read, and its failure takes the store along.
-        "PET_LOCAL_ADDR": worker.address,
+        "PET_LOCAL_ADDR": _sorted_address(worker),
         # The operator restarts the whole group, unless the job leaves restarts to torchrun.
         "PET_MAX_RESTARTS": str(worker.spec.recovery.max_restarts) if worker.job.uses_torchrun_rendezvous else "0",
     }
     if per_worker == 1 and not worker.job.uses_torchrun_rendezvous:
         variables |= {
-            "RANK": str(worker.index),
+            "RANK": str(worker.group_rank),
             "WORLD_SIZE": str(worker.workers),
             "LOCAL_RANK": "0",
             "LOCAL_WORLD_SIZE": "1",
         }
     elif reads_node_rank(command_line(worker.spec.template["spec"]["containers"][0])):
-        variables |= {"RANK": str(worker.index), "WORLD_SIZE": str(worker.workers)}
+        variables |= {"RANK": str(worker.group_rank), "WORLD_SIZE": str(worker.workers)}
     return [{"name": name, "value": value} for name, value in variables.items()]
+
+
+def _sorted_address(worker: Worker) -> str:
+    """Return the address by which torchrun sorts the workers. It connects to that of the first one alone, which is worker 0's own.
+
+    Where the ranks follow the placement, the others are no addresses: the first one's, and what sorts them by rank.
+    """
+    if worker.index == 0 or not worker.job.status.has_placed_ranks:
+        return worker.address
+    return f"{worker.address_of(0)}~{worker.group_rank:05}"
 
 
 def _workers(worker: Worker) -> str:

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainyard.api.network import DnsNames
 from trainyard.api.roles import role_and_number
-from trainyard.api.spec import DnsNames, Framework, TrainingJobSpec
+from trainyard.api.spec import Framework, TrainingJobSpec
 from trainyard.domain.state.accelerators import TPU, requested
 from trainyard.domain.state.object_names import worker_host, worker_pod
 from trainyard.domain.state.quantity import quantity
@@ -45,6 +46,11 @@ class Worker:
     def number(self) -> int:
         """Its number within its role, from 0."""
         return role_and_number(self.index)[1]
+
+    @property
+    def group_rank(self) -> int:
+        """Its place in the order of ranks: it has the ranks from this number times the processes of a worker."""
+        return self.job.status.group_rank(self.index)
 
     @property
     def members(self) -> Sequence[int]:

@@ -61,6 +61,12 @@ class Writer:
                 return None
             raise
 
+    async def delete_all(self, resource: Resource, namespace: str, selector: str) -> None:
+        """Delete all objects in the namespace that have these labels. None of them is no error."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        path, params = resource.path(namespace), {"labelSelector": selector}
+        await self.session.request("DELETE", path, params=params, body=options)
+
     async def replace_status(
         self, resource: Resource, namespace: str, name: str, obj: Mapping[str, Any]
     ) -> dict[str, Any]:

@@ -41,6 +41,8 @@ def required_permission(method: str, path: str, *, watch: bool = False) -> Permi
     verb = _VERBS.get(method, method.lower())
     if method == "GET":
         verb = "get" if name or not plural else "watch" if watch else "list"
+    elif method == "DELETE" and not name:
+        verb = "deletecollection"
     return Permission(verb, f"{resource}/{subresource}" if subresource else resource, namespace)
 
 

@@ -1,1 +1,1 @@
-"""Manifests and patches for queues and schedulers of others. Pure."""
+"""What a cluster's schedulers and networks need of a job's pods. Pure."""

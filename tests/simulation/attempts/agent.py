@@ -15,6 +15,9 @@ class Agent:
     state: AgentState
     ranks: int | None  # the attempt whose ranks run
     size: int = 0  # the group size that they received
+    rank: int | None = None
+    """Its place in the order of ranks in the last attempt that it began."""
+    begun: int = 0  # that attempt
     has_run: bool = False
     restarted: bool = False  # whether its container is not the first of its pod, and has not run since
     exit: Exit | None = None

@@ -22,6 +22,7 @@ from trainyard.domain.plan import plan
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_views import AgentView, PodIssue, PodView, RankProgress, WorkerReport
+from trainyard.scheduling.placement import follows_placement
 
 GRACE = timedelta(seconds=30)
 KILLED = timedelta(seconds=5)
@@ -104,10 +105,12 @@ class AttemptSimulation(State):
             workers,
             "Pending",
             restartable=self.restartable,
+            ranks_ordered=follows_placement(self.job, workers, by_default=self.placed),
         )
         # What the manifest says of it, at this moment.
         joins = self.status.internal.group is not None or self.status.is_joining(index, attempt)
-        self.agents[uid] = Agent(attempt, AgentState.WAITING if joins else AgentState.RUNNING, None, workers)
+        waits = joins or self.pods[uid].ranks_ordered
+        self.agents[uid] = Agent(attempt, AgentState.WAITING if waits else AgentState.RUNNING, None, workers)
 
     # The nodes.
 
@@ -124,6 +127,7 @@ class AttemptSimulation(State):
                 runs = replace(pod, phase="Running", running=True, running_since=self.now, ready=True)
                 self.pods[uid] = replace(runs, ip=f"10.0.0.{self.made}-{uid}")
                 if self.agents[uid].state is AgentState.RUNNING:
+                    self._number(uid, self.agents[uid].attempt, pod.index)
                     self._begin(uid, self.agents[uid].attempt, f"worker-0 of {self.agents[uid].attempt}")
             elif self.agents[uid].state is AgentState.RESTARTING and not pod.ended:
                 self._restart(uid, pod)
@@ -286,6 +290,7 @@ class AttemptSimulation(State):
             self.resized_in_place += agent.has_run and size != agent.size
             self.joined += not agent.has_run and pod.attempt < word.attempt
             agent.state, agent.size = AgentState.RUNNING, size
+            self._number(uid, word.attempt, int(word.environment["NODE_RANK"]))
             self._begin(uid, word.attempt, word.environment["MASTER_ADDR"])
         elif agent.leave:
             self._follow(agent, agent.leave, word.stop)
@@ -316,6 +321,18 @@ class AttemptSimulation(State):
             agent.leave = StopProgress(leave.leaving, asked=True)
         elif stop.step is not None:
             agent.leave = replace(leave, at=stop.step)
+
+    def _number(self, uid: str, attempt: int, rank: int) -> None:
+        """A worker gets its place in the order of ranks. The laws."""
+        agent, index = self.agents[uid], self.pods[uid].index
+        given = self.ranks.setdefault(attempt, {})
+        others = [other for other, its in given.items() if its == rank and other != index]
+        if others or given.setdefault(index, rank) != rank or (rank == 0) != (index == 0):
+            raise InvariantError(f"worker {index} of attempt {attempt} begins as {rank}, and there are {given}")
+        same_size = self.sizes.get(agent.begun) == agent.size
+        if agent.begun == attempt - 1 and same_size and agent.rank not in {None, rank}:
+            raise InvariantError(f"worker {index} keeps its pod, and is {rank} after it was {agent.rank}")
+        agent.rank, agent.begun = rank, attempt
 
     def _begin(self, uid: str, attempt: int, where: str) -> None:
         """Ranks start. The laws."""

@@ -25,6 +25,7 @@ def play(seed: int) -> AttemptSimulation:
         elastic=random.choice([None, None, *SIZES]),
         min_restart_scope=random.choice([RestartScope.PROCESS, RestartScope.PROCESS, RestartScope.CONTAINER]),
         restartable=random.random() < 0.8,
+        placed=seed % 2 == 0,
     )
     for _ in range(STEPS):
         _one_of(random, world, faults=True)

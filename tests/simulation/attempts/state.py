@@ -1,7 +1,7 @@
 """What exists in the simulation of attempts, and how the operator sees it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from random import Random
 
@@ -12,6 +12,7 @@ from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
+from trainyard.scheduling.placement import placement_order
 
 ELASTIC = {"shrinkAfterSeconds": 20, "growAfterSeconds": 10}
 SIZES: tuple[Mapping[str, object], ...] = ({**ELASTIC, "maxReplicas": 4}, {**ELASTIC, "sizes": [1, 2, 4]})
@@ -67,6 +68,10 @@ class State:
     """Its last one."""
     furthest: int = 0
     """The last that any attempt did."""
+    placed: bool = False
+    """Whether ranks follow the placement of workers, where the group is large enough."""
+    ranks: dict[int, dict[int, int]] = field(default_factory=dict)
+    """The place in the order of ranks that each worker received, by attempt."""
     restarted: int = 0
     """Starts of ranks in a container that was restarted in its pod."""
     in_place: int = 0
@@ -95,7 +100,7 @@ class State:
         """What the operator sees."""
         pods = tuple(self.pods.values())
         agent_views = {uid: agent for uid, agent in self.agent_views.items() if uid in self.pods}
-        return Snapshot(
+        seen = Snapshot(
             self.job,
             pods,
             self.service,
@@ -104,6 +109,7 @@ class State:
             agents=agent_views,
             coordinator_up_since=self.coordinator_up_since,
         )
+        return replace(seen, order_by_placement=placement_order(seen, lambda _: ()))
 
     @property
     def well(self) -> bool:

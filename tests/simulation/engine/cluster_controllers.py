@@ -35,6 +35,8 @@ class ClusterControllers:
     """The registry is away."""
     refusals: int = 0
     """So many pods to come are refused by their nodes."""
+    slots: int | None = None
+    """Pods that all nodes together have room for; None: any number."""
     _lost_since: dict[str, float] = field(default_factory=dict)
 
     def on_change(self, change: Change) -> None:
@@ -66,7 +68,7 @@ class ClusterControllers:
             return
         there = [node for node in NODES if node not in self.lost]
         with self.server.acting(CONTROLLER) as cluster:
-            if not there:
+            if not there or self._full():
                 self._say(pod, condition={"type": "PodScheduled", "status": "False", "reason": "Unschedulable"})
                 self._soon(20, lambda: self._place(uid))
                 return
@@ -74,6 +76,11 @@ class ClusterControllers:
                 PODS, _namespace(pod), stored_objects.name(pod), {"spec": {"nodeName": self.random.choice(there)}}
             )
         self._soon(2, lambda: self._start(uid))
+
+    def _full(self) -> bool:
+        pods = self.server.cluster.held(PODS_PLACE)
+        placed = sum(stored_objects.node(pod) is not None and not stored_objects.ended(pod) for pod in pods)
+        return self.slots is not None and placed >= self.slots
 
     # The kubelets.
 

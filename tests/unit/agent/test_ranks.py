@@ -71,3 +71,17 @@ def test_invalid_further_variable_is_named(wrong: str) -> None:
 def test_invalid_variable_is_named(wrong: dict[str, str], error: str) -> None:
     with pytest.raises(SettingError, match=error):
         place({**SET, **wrong})
+
+
+def test_order_of_ranks_replaces_the_index() -> None:
+    ordered = {**SET, "TRAINYARD_GROUP_RANK": "2"}
+    assert place(ordered).ranks == [4, 5]
+    first, _ = environments(place(ordered), ordered).values()
+    assert first.items() >= {"RANK": "4", "GROUP_RANK": "2", "NODE_RANK": "2", "TRAINYARD_REPLICA_INDEX": "1"}.items()
+    assert place({**SET, "TRAINYARD_GROUP_RANK": ""}).ranks == [2, 3]
+
+
+@pytest.mark.parametrize("wrong", ["3", "-1", "x"])
+def test_order_beyond_the_group_is_refused(wrong: str) -> None:
+    with pytest.raises(SettingError, match="TRAINYARD_GROUP_RANK must be an integer from 0 to 2"):
+        place({**SET, "TRAINYARD_GROUP_RANK": wrong})

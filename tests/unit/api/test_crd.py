@@ -98,6 +98,9 @@ def test_defaults() -> None:
         ".parallelism.tensor": 1,
         ".parallelism.pipeline": 1,
         ".parallelism.context": 1,
+        ".scheduling": {},
+        ".scheduling.gang": "auto",
+        ".scheduling.topology.required": False,
         ".recovery": {},
         ".recovery.avoidNodes": True,
         ".recovery.forceDeleteAfterSeconds": 300,
@@ -142,7 +145,12 @@ def test_subresources_and_columns() -> None:
     assert columns == ["Phase", "Ready", "Attempt", "Restarts", "Step", "Progress %", "Reason", "Age"]
 
 
+def test_bounds_of_numbers_are_inclusive() -> None:
+    """The API server wants a boolean beside the bound, and refuses the whole definition otherwise."""
+    assert [path for path, node in ALL if node.keys() & {"exclusiveMinimum", "exclusiveMaximum"}] == []
+
+
 def test_every_rule_says_what_to_do() -> None:
     rules = [rule for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
-    assert len(rules) == 43
+    assert len(rules) == 49
     assert [r for r in rules if " must " not in r["message"] and ";" not in r["message"]] == []

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 SCHEMA: Json = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("frameworks/*.md"), *(ROOT / "docs").glob("reference/*.md")])
 CODE = re.compile(r"`([^`]+)`")
-FIELD = re.compile(r"(?:spec\.|status\.)?(?:lifecycle|recovery|elastic|network|parallelism)\.[A-Za-z.]+")
+FIELD = re.compile(r"(?:spec\.|status\.)?(?:lifecycle|recovery|elastic|network|parallelism|scheduling)\.[A-Za-z.]+")
 OWN_FRAMEWORK = re.compile(r"framework: ([a-z]+)")
 OWN_VARIABLE = re.compile(r"\bTRAINYARD_[A-Z_]*[A-Z]\b")
 

@@ -18,7 +18,7 @@ from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.kopf_adapter.shell import handle_signals
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.engine.queue_metrics import EngineMetrics
-from trainyard.kube.resource import EVENTS, PODS, SERVICES, Resource
+from trainyard.kube.resource import EVENTS, NODES, PODS, SERVICES, Resource
 from trainyard.kube.session import Endpoint, Session
 
 # kopf starts its watch only after it has found this kind, though it never reads it.
@@ -27,7 +27,7 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 
 @pytest.fixture
 async def api() -> AsyncIterator[FakeApi]:
-    async with FakeApi([TRAINING_JOBS, PODS, SERVICES, EVENTS, NAMESPACES]) as server:
+    async with FakeApi([TRAINING_JOBS, PODS, SERVICES, EVENTS, NAMESPACES, NODES]) as server:
         yield server
 
 

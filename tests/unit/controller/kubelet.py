@@ -1,5 +1,7 @@
 """Actions of nodes and users on a fake cluster."""
 
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 from tests.support.fake_api import FakeApi
@@ -41,9 +43,10 @@ class Lab:
     def bind(self, pod: str, node: str = "node1") -> None:
         self.cluster.merge(PODS, LAB, pod, {"spec": {"nodeName": node}})
 
-    def runs(self, *pods: str) -> None:
-        for pod in pods:
-            self.bind(pod)
+    def runs(self, *pods: str, nodes: Iterable[str] = ()) -> None:
+        """Run these pods on these nodes, or on one."""
+        for pod, node in zip_longest(pods, nodes, fillvalue="node1"):
+            self.bind(pod, node)
             self._report(pod, "Running", {"running": {}}, ready="True")
 
     def ends(self, pod: str, code: int, message: str = "") -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.jobs import NOW, UID, Scene, job
 from trainyard.api.agent_protocol import NetworkReport, RankReport, Report, Transport
+from trainyard.api.internal_status import WorkerOrder
 from trainyard.api.status import ConditionType
 from trainyard.coordinator.progress_store import (
     MAX_REPORT_INTERVAL_SECONDS,
@@ -122,3 +123,12 @@ def test_report_interval_grows_with_workers() -> None:
         pauses.append(store.report("pod-0-2", r0=count))
     assert pauses == [MIN_REPORT_INTERVAL_SECONDS, pytest.approx(20, abs=0.1), MAX_REPORT_INTERVAL_SECONDS]
     assert [seconds for _, seconds in store.changes] == [pytest.approx(wait, abs=0.5) for wait in (20, 300, 300)]
+
+
+def test_reported_ranks_follow_the_order_of_workers() -> None:
+    scene = job(3, processesPerReplica=2).running(attempt=2).with_status(worker_order=WorkerOrder(workers=[0, 2, 1]))
+    store = StoreOfOneJob(scene)
+    assert store.refused("pod-1-2", r2=7) is RejectionReason.FOREIGN_RANK
+    store.report("pod-1-2", r4=7, r5=8)
+    (report,) = store.progress_store.of(UID)
+    assert (report.index, [rank.rank for rank in report.ranks]) == (1, [4, 5])

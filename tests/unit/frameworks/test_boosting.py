@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.worker_pods import container, environment_of, worker
-from trainyard.api.spec import DnsNames
+from trainyard.api.network import DnsNames
 from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.boosting import machine_port
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint

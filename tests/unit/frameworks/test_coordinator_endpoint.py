@@ -85,3 +85,30 @@ def test_users_own_values_are_kept(own: dict[str, Any]) -> None:
     pod = spec(made)
     assert sum(v["name"] == "TRAINYARD_COORDINATOR" for v in pod["containers"][0]["env"]) == ("env" in own)
     assert not [v for v in pod["volumes"] if "projected" in v]
+
+
+def test_agent_waits_for_the_order_of_ranks() -> None:
+    waits = {"name": "TRAINYARD_RENDEZVOUS", "value": "wait"}
+    pod = worker_pod(worker(TRAIN), SOURCE, CONTACT, orders_ranks=True)
+    assert waits in pod["spec"]["containers"][0]["env"]
+    assert pod["metadata"]["annotations"]["trainyard.dev/rank-order"] == "placement"
+    other = worker_pod(worker(TRAIN), SOURCE, CONTACT)
+    assert waits not in other["spec"]["containers"][0]["env"]
+    assert "trainyard.dev/rank-order" not in other["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("made", "source", "contact"),
+    [
+        (worker(TRAIN), SOURCE, None),
+        (worker(TRAIN), None, CONTACT),
+        (worker(TRAIN, container("trainyard-agent")), SOURCE, CONTACT),
+        (worker(container(command=["trainyard-agent", "--", "python", "t.py"])), None, CONTACT),
+    ],
+    ids=["no coordinator", "no agent", "the name is taken", "an agent of the image"],
+)
+def test_ranks_need_the_operators_agent_to_wait(
+    made: Worker, source: AgentImage | None, contact: CoordinatorEndpoint | None
+) -> None:
+    pod = worker_pod(made, source, contact, orders_ranks=True)
+    assert "trainyard.dev/rank-order" not in pod["metadata"]["annotations"]

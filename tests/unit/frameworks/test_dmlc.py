@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support.worker_pods import container, environment_of, worker
-from trainyard.api.spec import DnsNames, Framework
+from trainyard.api.network import DnsNames
+from trainyard.api.spec import Framework
 from trainyard.frameworks.environment import restart_environment, user_set_identity
 from trainyard.frameworks.manifests import service
 from trainyard.frameworks.worker_spec import Worker, dns_names

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.worker_pods import container, environment_of, worker
-from trainyard.api.spec import DnsNames
+from trainyard.api.network import DnsNames
 from trainyard.frameworks.agent_wrapper import AgentImage
 from trainyard.frameworks.coordinator_endpoint import CoordinatorEndpoint
 from trainyard.frameworks.environment import restart_environment, user_set_identity

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.worker_pods import EIGHT_GPUS, container, environment_of, worker
-from trainyard.api.spec import DnsNames
+from trainyard.api.network import DnsNames
 from trainyard.frameworks.environment import restart_environment, user_set_identity
 from trainyard.frameworks.jax import IDENTITY_VARIABLES, RANKS
 from trainyard.frameworks.manifests import service

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.worker_pods import container, environment_of, worker
-from trainyard.api.spec import DnsNames
+from trainyard.api.network import DnsNames
 from trainyard.frameworks.agent_wrapper import starts_ranks_itself
 from trainyard.frameworks.environment import restart_environment, user_set_identity
 from trainyard.frameworks.paddle import IDENTITY_VARIABLES, RANKS

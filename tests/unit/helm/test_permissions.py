@@ -82,6 +82,48 @@ def test_network_policy_permission_needs_its_value(chart: Chart) -> None:
     assert grants(release.one("ClusterRole", "trainyard")) == OPERATOR
 
 
+def test_compute_domain_permission_needs_its_value(chart: Chart) -> None:
+    release = chart.render({"computeDomains": {"enabled": True}})
+    domains = {("resource.nvidia.com", "computedomains"): {"get", "create"}}
+    assert grants(release.one("ClusterRole", "trainyard")) == {**OPERATOR, **ISOLATION, **domains}
+
+
+def test_node_permission_needs_its_value(chart: Chart) -> None:
+    for namespaces in ([], ["lab"]):
+        release = chart.render({"topology": {"readNodes": True}, "watchNamespaces": namespaces})
+        assert grants(release.one("ClusterRole", "trainyard-nodes")) == {("", "nodes"): {"list", "watch"}}
+        assert ("ClusterRole", None, "trainyard-nodes") in roles_bound_to(release, account(release))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "group"),
+    [
+        ("native", "scheduling.k8s.io"),
+        ("volcano", "scheduling.volcano.sh"),
+        ("coscheduling", "scheduling.x-k8s.io"),
+    ],
+)
+def test_each_gang_scheduler_adds_its_own_permission(chart: Chart, scheduler: str, group: str) -> None:
+    values = {"gangs": {"schedulers": [scheduler]}}
+    allowed = {**OPERATOR, **ISOLATION, (group, "podgroups"): {"get", "create", "deletecollection"}}
+    assert grants(chart.render(values).one("ClusterRole", "trainyard")) == allowed
+    watched = chart.render({**values, "watchNamespaces": ["lab"]})
+    assert watched.all("ClusterRole") == []
+    [role] = [role for role in watched.all("Role") if role["metadata"]["name"] == "trainyard"]
+    assert grants(role) == allowed
+
+
+def test_gang_schedulers_are_guarded_by_the_policy(chart: Chart) -> None:
+    def guarded(release: Release) -> list[str]:
+        policy = release.one("ValidatingAdmissionPolicy", "trainyard-operator")
+        rules = policy["spec"]["matchConstraints"]["resourceRules"]
+        return [group for rule in rules if rule["resources"] == ["podgroups"] for group in rule["apiGroups"]]
+
+    assert guarded(chart.render()) == []
+    values = {"gangs": {"schedulers": ["volcano", "native"]}}
+    assert guarded(chart.render(values)) == ["scheduling.volcano.sh", "scheduling.k8s.io"]
+
+
 CLUSTER_WIDE = [
     ("ClusterRole", None, "trainyard"),
     ("Role", "trainyard-system", "trainyard-leader-election"),

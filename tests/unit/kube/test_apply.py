@@ -56,6 +56,15 @@ async def test_other_conflict_of_a_delete_is_raised(api: FakeApi) -> None:
         await Writer(api.session()).delete(PODS, "ns", "x", uid="1")
 
 
+async def test_delete_all_takes_what_has_the_labels(api: FakeApi) -> None:
+    for name, labels in (("a", {"job": "1"}), ("b", {"job": "2"})):
+        api.cluster.create(PODS, "ns", {"metadata": {"name": name, "labels": labels}})
+    api.cluster.create(PODS, "other", {"metadata": {"name": "a", "labels": {"job": "1"}}})
+    await Writer(api.session()).delete_all(PODS, "ns", "job=1")
+    left = [(pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in api.cluster.objects(PODS)]
+    assert left == [("ns", "b"), ("other", "a")]
+
+
 async def test_status_write_requires_the_decided_version(api: FakeApi) -> None:
     writer = Writer(api.session())
     read = api.cluster.create(PODS, "ns", POD)

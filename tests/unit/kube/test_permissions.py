@@ -24,6 +24,7 @@ NO = f'pods is forbidden: {WHO} cannot create resource "pods" in API group "" in
         ("GET", PODS.path("lab", "a"), False, Permission("get", "pods", "lab")),
         ("POST", PODS.path("lab"), False, Permission("create", "pods", "lab")),
         ("DELETE", PODS.path("lab", "a"), False, Permission("delete", "pods", "lab")),
+        ("DELETE", PODS.path("lab"), False, Permission("deletecollection", "pods", "lab")),
         ("GET", JOBS.path(), True, Permission("watch", "trainingjobs.trainyard.dev", None)),
         ("GET", JOBS.path("lab"), True, Permission("watch", "trainingjobs.trainyard.dev", "lab")),
         ("DELETE", JOBS.path("lab", "a"), False, Permission("delete", "trainingjobs.trainyard.dev", "lab")),

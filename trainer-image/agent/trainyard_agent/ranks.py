@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from trainyard_agent.gpu import REQUESTED_VARIABLE
 
+GROUP_RANK = "TRAINYARD_GROUP_RANK"
+"""The place of this worker in the order of ranks, where that is not its index."""
 RANK_VARIABLES = "TRAINYARD_RANK_VARIABLES"
 """Further variables that name ranks, as NAME=KIND, with a comma between them. A KIND is a key of `_numbers`, `devices` or `endpoint`."""
 DEVICES = "devices"
@@ -29,7 +31,7 @@ class Place(NamedTuple):
     """The place of this worker in its group."""
 
     worker: int
-    """Its index, from 0."""
+    """Its place in the order of ranks, from 0: its index, unless the operator gives another one."""
     workers: int
     """How many there are."""
     processes: int
@@ -51,6 +53,8 @@ def place(environment: Mapping[str, str]) -> Place:
     workers = _number(environment, "TRAINYARD_REPLICAS", 1, 10**6)
     if worker >= workers:
         raise SettingError(f"TRAINYARD_REPLICA_INDEX is {worker}, and TRAINYARD_REPLICAS {workers}: indexes start at 0")
+    if environment.get(GROUP_RANK):
+        worker = _number(environment, GROUP_RANK, 0, workers - 1)
     attempt = _number(environment, "TRAINYARD_ATTEMPT", 1, MAX_ATTEMPTS)
     return Place(
         worker=worker,

@@ -20,7 +20,10 @@ from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
 from trainyard.controller.reconcile.coordination import coordinator_endpoint, create_coordinator
 from trainyard.controller.reconcile.executor import Executor
+from trainyard.controller.reconcile.gang_discovery import GangDiscovery
+from trainyard.controller.reconcile.node_places import NodePlaces, NodeRecord
 from trainyard.controller.reconcile.pod_events import PodEvents
+from trainyard.controller.reconcile.pod_groups import PodGroups
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.status_pace import StatusPace
 from trainyard.controller.reconcile.workloads import Workloads
@@ -35,7 +38,11 @@ from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.kube.apply import Writer
 from trainyard.kube.events import EventRecorder
 from trainyard.kube.permissions import PermissionTracker
+from trainyard.kube.reflector import Reflector
+from trainyard.kube.resource import NODES
 from trainyard.kube.session import Session
+from trainyard.scheduling.known_networks import KNOWN_NETWORKS
+from trainyard.scheduling.network_profile import with_own
 
 
 def assemble(
@@ -51,7 +58,8 @@ def assemble(
     if elector is not None:
         session.permit = elector.permit
         ElectionMetrics(elector, registry)
-    caches = Caches.empty(settings.namespaces, {**ACCELERATORS, **settings.accelerators}, kueue=settings.kueue)
+    places = NodePlaces(settings.topology_labels)
+    caches = Caches.empty(settings.namespaces, {**ACCELERATORS, **settings.accelerators}, places, kueue=settings.kueue)
     queue: WorkQueue[str] = WorkQueue(observer=metrics.observer)
     scopes = [
         WatchScope(session, namespace, cache, queue, settings.relist_seconds)
@@ -71,6 +79,7 @@ def assemble(
     pace = StatusPace(time.monotonic)
     restart_support = ContainerRestartSupport(writer)
     workloads = Workloads(writer, tracker, caches, session.clock.whole_second) if settings.kueue else None
+    discovery = GangDiscovery(session, settings.gang_schedulers, settings.coscheduling_name)
     reconciler = Reconciler(
         caches=caches,
         executor=Executor(
@@ -82,6 +91,9 @@ def assemble(
             lambda: coordinator_endpoint(settings, coordinator),
             _job_peers(settings),
             PodMetadata().overridden(settings.worker_labels, settings.worker_annotations),
+            with_own(KNOWN_NETWORKS, settings.network_profiles),
+            ranks_follow_placement=settings.read_nodes,
+            pod_groups=PodGroups(writer, discovery) if discovery.permitted else None,
             workloads=workloads,
         ),
         writer=writer,
@@ -116,6 +128,7 @@ def assemble(
         registry=registry,
         caches=caches,
         scopes=scopes,
+        nodes=_node_reflector(session, places) if settings.read_nodes else None,
         reconciler=reconciler,
         loop=loop,
         health=health,
@@ -123,7 +136,13 @@ def assemble(
         elector=elector,
         coordinator=coordinator,
         certificate_source=certificate_source,
+        gang_discovery=discovery,
     )
+
+
+def _node_reflector(session: Session, places: NodePlaces) -> Reflector[NodeRecord, str]:
+    """Return the watch on nodes. No job is reconciled because of it: only groups that start ask for places."""
+    return Reflector(session, NODES, places.record, places.nodes, lambda _: None)
 
 
 def _while_leading(

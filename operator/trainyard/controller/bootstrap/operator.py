@@ -21,17 +21,22 @@ from trainyard.controller.kopf_adapter.watch_guard import guard
 from trainyard.controller.kopf_adapter.watch_scope import WatchScope, dispatch_to
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.coordination import serving
+from trainyard.controller.reconcile.gang_discovery import GangDiscovery
+from trainyard.controller.reconcile.node_places import NodeRecord
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.coordinator.server import CoordinatorServer
 from trainyard.engine.leader import LeaderElector, NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
+from trainyard.kube.reflector import Reflector
 from trainyard.kube.session import Session
 
 _LOG = logging.getLogger(__name__)
 
 EVENT_DRAIN_SECONDS = 1.0
 """How long a stopping process continues to write queued events."""
+NODES_WAIT_SECONDS = 10.0
+"""For which the first reconcile waits for the list of nodes, where they are read."""
 WRITE_DRAIN_SECONDS = 4.0
 """How long a stopping process waits for requests in flight. Shorter than a leader may write without renewing its lease."""
 
@@ -63,6 +68,9 @@ class Operator:
     """None: agents have no endpoint to connect to."""
     certificate_source: CertificateSource | None
     """None: without a coordinator."""
+    gang_discovery: GangDiscovery
+    nodes: Reflector[NodeRecord, str] | None = None
+    """The watch on nodes; None: their labels are not read."""
     _listings: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def run(self, stop: asyncio.Event, on_listening: Callable[[Ports], None] = _log_ports) -> None:
@@ -87,6 +95,7 @@ class Operator:
         leaving, elected = asyncio.Event(), asyncio.Event()
         components = {
             **{name: component for scope in self.scopes for name, component in scope.components().items()},
+            **({"watch nodes": self.nodes.run()} if self.nodes else {}),
             "reconcile": self._reconcile_jobs(elected),
             "leader election": self._elect(elected),
             "certificate": self._keep_certificate(),
@@ -137,6 +146,8 @@ class Operator:
 
     async def _reconcile_jobs(self, elected: asyncio.Event) -> None:
         await elected.wait()
+        await self._wait_for_nodes()
+        await self.gang_discovery.ask()
         try:
             async with asyncio.TaskGroup() as group:
                 for scope in self.scopes:
@@ -146,6 +157,12 @@ class Operator:
         except ExceptionGroup as failures:
             # The first error is the cause, and `main` may have its own message for it.
             raise failures.exceptions[0] from failures
+
+    async def _wait_for_nodes(self) -> None:
+        """Wait until the nodes are listed, or cannot be: a group that starts now would not follow its placement."""
+        if self.nodes is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.nodes.synced.wait(), NODES_WAIT_SECONDS)
 
     async def _write_events(self) -> None:
         try:

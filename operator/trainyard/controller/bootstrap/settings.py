@@ -8,10 +8,15 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 from trainyard.controller.bootstrap.peers import DOMAIN, LabelValue, Peer, QualifiedName
 from trainyard.coordinator.address import ALL_ADDRESSES
+from trainyard.domain.state.gang_schedulers import COSCHEDULING_SCHEDULER
 from trainyard.engine.leader import MAX_LEASE_SECONDS
+from trainyard.scheduling.known_networks import KNOWN_NETWORKS
+from trainyard.scheduling.network_profile import NetworkProfile, ProfileName, with_own
+from trainyard.scheduling.topology_labels import TOPOLOGY_LABELS
 
 # The chart's values use these types too (`dev/codegen/chart/values.py`).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -21,6 +26,11 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0
 SecretName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
 ResourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.*-]{1,253}/[A-Za-z0-9._*-]{1,63}$")]
 """The name of an extended resource. `*` stands for any characters."""
+TopologyLabel = Annotated[
+    str, StringConstraints(max_length=317, pattern=r"^[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?$")
+]
+"""The key of a node's label."""
+SchedulerName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
 DeviceProcesses = Annotated[int, Field(ge=1, le=MAX_PROCESSES_PER_REPLICA)] | Literal["worker", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 ConcurrentReconciles = Annotated[int, Field(ge=1, le=256)]
@@ -86,6 +96,19 @@ class Settings(BaseSettings):
     """More annotations of all workers, as a JSON object. A value in a job's template replaces them."""
     kueue: bool = False
     """Whether jobs may wait in queues of Kueue. Needs the permissions of `kueue.enabled` of the chart."""
+    network_profiles: Annotated[dict[ProfileName, NetworkProfile], NoDecode] = {}
+    """More network profiles for `network.profile`, as a JSON object by name. They extend or replace the known ones."""
+    read_nodes: bool = False
+    """Whether the operator reads the labels of all nodes, so that ranks follow the topology of the network by default. It needs permission
+    to list and watch nodes."""
+    topology_labels: Annotated[tuple[TopologyLabel, ...], NoDecode] = TOPOLOGY_LABELS
+    """The labels that name the place of a node in the network, the widest part first, separated by commas. Empty: those of the clouds
+    and of Topograph."""
+    gang_schedulers: Annotated[tuple[GangScheduler, ...], NoDecode] = ()
+    """The gang schedulers whose PodGroups the operator may create (`native`, `volcano`, `coscheduling`), the preferred one first,
+    separated by commas. It asks the API server once which of them there are."""
+    coscheduling_name: SchedulerName = COSCHEDULING_SCHEDULER
+    """The `schedulerName` of the scheduler that has the plugin Coscheduling."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""
     relist_seconds: float = Field(default=300.0, ge=1, allow_inf_nan=False)
@@ -108,13 +131,28 @@ class Settings(BaseSettings):
     def _empty_is_none(cls, value: object) -> object:
         return value or None
 
-    @field_validator("job_peers", "accelerators", "worker_labels", "worker_annotations", mode="before")
+    @field_validator("network_profiles", mode="after")
+    @classmethod
+    def _with_known_bases(cls, value: dict[str, NetworkProfile]) -> dict[str, NetworkProfile]:
+        with_own(KNOWN_NETWORKS, value)
+        return value
+
+    @field_validator(
+        *("job_peers", "accelerators", "worker_labels", "worker_annotations", "network_profiles"), mode="before"
+    )
     @classmethod
     def _from_json(cls, value: object, info: ValidationInfo) -> object:
         empty = "[]" if info.field_name == "job_peers" else "{}"
         return json.loads(value or empty) if isinstance(value, str) else value
 
-    @field_validator("agent_pull_secrets", mode="before")
+    @field_validator("topology_labels", mode="before")
+    @classmethod
+    def _labels(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip())) or TOPOLOGY_LABELS
+
+    @field_validator("agent_pull_secrets", "gang_schedulers", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
         return tuple(filter(None, value.split(","))) if isinstance(value, str) else value

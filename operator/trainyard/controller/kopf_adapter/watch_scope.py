@@ -21,7 +21,6 @@ from trainyard.controller.reconcile.resources import (
     TRAINING_JOBS,
     JobRecord,
     job_record,
-    pod_record,
     service_record,
     workload_record,
 )
@@ -162,7 +161,13 @@ class WatchScope:
             session, namespace, cache.jobs, self._queue_now, relist_seconds, accelerators=cache.accelerators
         )
         self.pods = Reflector(
-            session, PODS, pod_record, cache.pods, self._queue_soon, label_selector=LABEL_JOB_UID, namespace=namespace
+            session,
+            PODS,
+            cache.pod_record,
+            cache.pods,
+            self._queue_soon,
+            label_selector=LABEL_JOB_UID,
+            namespace=namespace,
         )
         self.workloads = _workloads(session, namespace, cache, self._queue_now) if cache.workloads_listed else None
         """None: the operator is installed without Kueue."""

@@ -13,7 +13,7 @@ from typing_extensions import override
 from trainyard.api.progress import LostSeconds
 from trainyard.api.recovery import RestartScope
 from trainyard.api.spec import Framework
-from trainyard.api.status import ConditionType, Phase, TrainingJobStatus
+from trainyard.api.status import Avoidance, ConditionType, Phase, TrainingJobStatus
 from trainyard.controller.metrics.durations import Durations, restart_scope_of
 from trainyard.controller.metrics.job_progress import IDLE_PHASES, progress_metrics
 from trainyard.controller.metrics.job_state import state_metrics
@@ -21,6 +21,9 @@ from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.resources import JobRecord
 from trainyard.domain.state.snapshot import JobView
 from trainyard.kube.clock import ServerClock
+
+MAX_NODES = 100
+"""Nodes that have a series."""
 
 
 class JobMetrics:
@@ -84,6 +87,7 @@ class CacheMetrics(Collector):
         pods = sum(len(cache.pods) for cache in self._caches.by_namespace.values())
         yield GaugeMetricFamily("trainyard_worker_pods", "Existing pods of TrainingJobs", value=pods)
         yield from self._trouble(records)
+        yield _failures_by_node(records)
         yield GaugeMetricFamily(
             "trainyard_invalid_jobs", "TrainingJobs that the operator cannot read", value=tally[None]
         )
@@ -114,8 +118,9 @@ class CacheMetrics(Collector):
                 suspected.add_metric([record.namespace, record.name], 1)
             if record.straggling_ranks:
                 straggling.add_metric([record.namespace, record.name], record.straggling_ranks)
-            if record.avoided_nodes and record.category and record.category[0] not in IDLE_PHASES:
-                avoided.add_metric([record.namespace, record.name], record.avoided_nodes)
+            nodes = sum(node.avoidance is not Avoidance.NONE for node in record.suspect_nodes)
+            if nodes and record.category and record.category[0] not in IDLE_PHASES:
+                avoided.add_metric([record.namespace, record.name], nodes)
         yield from (straggling, avoided, suspected)
 
     def _goodput(self, records: Sequence[JobRecord]) -> Iterator[Metric]:
@@ -142,6 +147,21 @@ class CacheMetrics(Collector):
             for reason in LostSeconds.model_fields:
                 lost.add_metric([*job_labels, reason], getattr(goodput.lost_seconds, reason))
         yield from (ratio, productive, lost)
+
+
+def _failures_by_node(records: Sequence[JobRecord]) -> Metric:
+    """Return the attempts that each node ended, in finished jobs too."""
+    family = GaugeMetricFamily(
+        "trainyard_node_failures",
+        f"Attempts that a node ended, in all jobs that list it in status.suspectNodes; of the {MAX_NODES} nodes with the most",
+        labels=["node"],
+    )
+    tally: Tally[str] = Tally()
+    for record in records:
+        tally.update({node.name: node.failures for node in record.suspect_nodes})
+    for node, failures in tally.most_common(MAX_NODES):
+        family.add_metric([node], failures)
+    return family
 
 
 def register_clock_offset(clock: ServerClock, registry: CollectorRegistry) -> None:

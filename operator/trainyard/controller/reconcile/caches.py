@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainyard.controller.reconcile.node_places import NodePlaces
 from trainyard.controller.reconcile.resources import (
     JobRecord,
     ServiceRecord,
@@ -15,11 +16,14 @@ from trainyard.controller.reconcile.resources import (
 )
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
+from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
+from trainyard.domain.state.queue_choice import with_queue
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, WorkerReport
 from trainyard.domain.state.workload import Queueing, WorkloadView
 from trainyard.kube.resource import PODS, WORKLOADS, Resource
 from trainyard.kube.store import Store
+from trainyard.scheduling.placement import placement_order
 
 REMOVED = "removed pods"
 """The tracker's name for pods that were deleted by force: a deletion timestamp is not enough for them."""
@@ -37,6 +41,8 @@ class Cache:
     pods: Store[PodView, str] = field(default_factory=lambda: Store(lambda pod: pod.job_uid))
     accelerators: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
     """How the processes of workers are counted."""
+    places: NodePlaces = field(default_factory=NodePlaces)
+    """Where nodes are in the network, as far as that is known."""
     services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
     workloads: Store[WorkloadView, str] = field(default_factory=lambda: Store(lambda workload: workload.job_uid))
     """Empty where the operator is installed without Kueue."""
@@ -50,21 +56,22 @@ class Cache:
         agent: bool = False,
         reports: Sequence[WorkerReport] = (),
         agent_registry: AgentRegistry | None = None,
+        gang_schedulers: GangSchedulers = NO_GANG_SCHEDULERS,
     ) -> Snapshot | None:
         """Return everything that a decision on the job needs, as of now; None if the job cannot be read.
 
         `agent`: whether an agent is injected into workers; `reports`: the agents' progress reports; `agent_registry`: which
-        agents are connected.
+        agents are connected; `gang_schedulers`: those that the operator may use.
 
         Only the job's own namespace counts. An owner reference to a job in another one is forged by somebody without
         permission there.
         """
-        view = job.view
-        if view is None:
+        if job.view is None:
             return None
+        view = with_queue(job.view, gang_schedulers, kueue=self.workloads_listed is not None)
         pods = self.pods_of(view)
         has_service = any(service.namespace == job.namespace for service in self.services.of(job.uid))
-        return Snapshot(
+        snapshot = Snapshot(
             view,
             pods,
             has_service=has_service,
@@ -72,8 +79,16 @@ class Cache:
             reports=reports,
             agents=agent_registry.of(job.uid, [pod.uid for pod in pods]) if agent_registry else {},
             queueing=self._queueing(job) if view.queue or self.workloads.count(job.uid) else None,
+            gang_schedulers=gang_schedulers,
             coordinator_up_since=agent_registry.since_for([pod.ip for pod in pods]) if agent_registry else None,
         )
+        if order := placement_order(snapshot, self.places.of):
+            return replace(snapshot, order_by_placement=order)
+        return snapshot
+
+    def pod_record(self, raw: Mapping[str, Any]) -> PodView:
+        """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job."""
+        return pod_record(raw, self.places.labels)
 
     def _queueing(self, job: JobRecord) -> Queueing | None:
         """Return what is known of the job's queue; None where the operator is installed without Kueue."""
@@ -93,7 +108,7 @@ class Cache:
         """
         try:
             if resource == PODS:
-                return bool(self.pods.record_found(pod_record(raw)))
+                return bool(self.pods.record_found(self.pod_record(raw)))
             if resource == WORKLOADS:
                 return bool(self.workloads.record_found(workload_record(raw)))
             return bool(self.services.record_found(service_record(raw)))
@@ -105,7 +120,7 @@ class Cache:
         attempt.
         """
         with suppress(KeyError, ValueError):
-            self.pods.record_created(pod_record(raw))
+            self.pods.record_created(self.pod_record(raw))
 
     def add_created_workload(self, raw: Mapping[str, Any]) -> None:
         """Add a Workload that this process has created. A lost event must not let it be created twice."""
@@ -136,12 +151,23 @@ class Caches:
 
     @classmethod
     def empty(
-        cls, namespaces: Iterable[str] = (), accelerators: AcceleratorTable = ACCELERATORS, *, kueue: bool = False
+        cls,
+        namespaces: Iterable[str] = (),
+        accelerators: AcceleratorTable = ACCELERATORS,
+        places: NodePlaces | None = None,
+        *,
+        kueue: bool = False,
     ) -> "Caches":
-        """Return empty caches of these namespaces, or of all if none is given. `kueue`: with Kueue's Workloads."""
+        """Return empty caches of these namespaces, or of all if none is given.
+
+        `places`: those of the nodes, which all share; `kueue`: with Kueue's Workloads.
+        """
+        places = places or NodePlaces()
         return cls(
             {
-                namespace: Cache(accelerators=accelerators, workloads_listed=asyncio.Event() if kueue else None)
+                namespace: Cache(
+                    accelerators=accelerators, places=places, workloads_listed=asyncio.Event() if kueue else None
+                )
                 for namespace in tuple(namespaces) or (None,)
             }
         )

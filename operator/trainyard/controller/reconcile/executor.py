@@ -10,25 +10,37 @@ from typing import Any, assert_never
 
 from trainyard.api.constants import KIND
 from trainyard.api.reasons import Reason
+from trainyard.api.roles import is_worker
+from trainyard.api.scheduling import GangScheduler
 from trainyard.controller.reconcile.caches import REMOVED, Caches
 from trainyard.controller.reconcile.container_restarts import ContainerRestartSupport
-from trainyard.controller.reconcile.refusals import InvalidTemplateError, NameConflictError, name_taken, to_refusal
+from trainyard.controller.reconcile.pod_groups import PodGroups
+from trainyard.controller.reconcile.refusals import (
+    InvalidTemplateError,
+    NameConflictError,
+    NetworkProfileError,
+    name_taken,
+    to_refusal,
+)
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
 from trainyard.controller.reconcile.workloads import QueueRefusedError, Workloads
 from trainyard.domain.decisions import (
     Action,
     ChangeWorkload,
+    CreatePodGroup,
     CreateService,
     CreateWorker,
     CreateWorkload,
     DeleteJob,
     DeletePod,
+    DeletePodGroups,
     DeleteWorkload,
     Plan,
     RemovePod,
     StopPod,
     WorkloadAction,
 )
+from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
 from trainyard.domain.state.observe import owner_uid
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import STOP_DEADLINE_SECONDS
@@ -42,8 +54,13 @@ from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
-from trainyard.kube.resource import NETWORK_POLICIES, PODS, SERVICES, WORKLOADS, Resource
-from trainyard.scheduling.admission import with_admission
+from trainyard.kube.resource import COMPUTE_DOMAINS, NETWORK_POLICIES, PODS, SERVICES, WORKLOADS, Resource
+from trainyard.queues.admission import with_admission
+from trainyard.scheduling.known_networks import KNOWN_NETWORKS
+from trainyard.scheduling.network_choice import choose_network
+from trainyard.scheduling.network_profile import NamedProfile, NetworkProfiles
+from trainyard.scheduling.placement import follows_placement
+from trainyard.scheduling.scheduled_pod import placed
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,13 +98,25 @@ class Executor:
     """
     pod_metadata: PodMetadata = field(default_factory=PodMetadata)
     """The labels and annotations of workers that the user may replace."""
+    network_profiles: NetworkProfiles = field(default_factory=lambda: KNOWN_NETWORKS)
+    """The network profiles that jobs can name."""
+    ranks_follow_placement: bool = False
+    """Whether ranks follow the placement of workers where the user does not say so."""
+    pod_groups: PodGroups | None = None
+    """The requests about PodGroups; None: no gang scheduler is permitted."""
     workloads: Workloads | None = None
     """The requests about Workloads; None: the operator is installed without Kueue."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
 
+    @property
+    def gang_schedulers(self) -> GangSchedulers:
+        """The gang schedulers that jobs can have."""
+        return self.pod_groups.discovery.schedulers if self.pod_groups else NO_GANG_SCHEDULERS
+
     async def execute(self, job: JobView, plan: Plan) -> ExecutionResult:
-        """Carry out all actions except removals, in order: the Service, deletions, the NetworkPolicy, new pods. Stops
+        """Carry out all actions except removals, in order: the Service, deletions, the NetworkPolicy, the
+        ComputeDomain, new pods. Stops
         at the first rejection.
 
         Raises ApiError if the server fails or does not answer. The outcome is unknown then, and the next reconcile
@@ -103,6 +132,8 @@ class Executor:
                 return ExecutionResult(Refusal(error.reason, error.message), changed)
             except InvalidTemplateError as error:
                 return ExecutionResult(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
+            except NetworkProfileError as error:
+                return ExecutionResult(Refusal(Reason.NETWORK_PROFILE_UNUSABLE, str(error)), changed)
             changed |= any(isinstance(o, Done) and o.value for o in outcomes)
             if failed := next((o.error for o in outcomes if isinstance(o, Failed)), None):
                 return ExecutionResult(to_refusal(failed, kind), changed)
@@ -134,8 +165,9 @@ class Executor:
         """Yield groups of calls that may run in parallel, each with the kind of object that it creates."""
         groups: tuple[tuple[Resource | None, tuple[type[Action], ...]], ...] = (
             (SERVICES, (CreateService,)),
-            (None, (DeletePod, StopPod, DeleteJob)),
+            (None, (DeletePod, StopPod, DeletePodGroups, DeleteJob)),
             (WORKLOADS, (CreateWorkload, ChangeWorkload, DeleteWorkload)),
+            (self._kind_of_pod_group(job), (CreatePodGroup,)),
             (PODS, (CreateWorker,)),
         )
         for makes, kinds in groups:
@@ -144,12 +176,22 @@ class Executor:
                 continue
             if CreateWorker in kinds and self.peers is not None:
                 yield NETWORK_POLICIES, [partial(self._ensure_network_policy, job, self.peers)]
+            if CreateWorker in kinds and job.spec.scheduling.compute_domain is not None:
+                yield COMPUTE_DOMAINS, [partial(self._ensure_compute_domain, job)]
             yield makes, calls
+
+    def _kind_of_pod_group(self, job: JobView) -> Resource | None:
+        group = job.status.pod_group
+        return self.pod_groups.discovery.resource(group.scheduler) if self.pod_groups and group else None
 
     def _call(self, job: JobView, action: Action) -> Callable[[], Awaitable[bool]]:
         match action:
             case CreateService():
                 return lambda: self._create(job, SERVICES, manifests.service(job))
+            case CreatePodGroup():
+                return lambda: self._ensure_pod_group(job)
+            case DeletePodGroups(scheduler):
+                return lambda: self._delete_pod_groups(job, scheduler)
             case CreateWorker(index, attempt, workers, recreated):
                 worker = Worker(job.of_member(index), index, attempt, workers, recreated=recreated)
                 return lambda: self._create_worker(job, worker)
@@ -180,11 +222,20 @@ class Executor:
             case _:
                 assert_never(action)
 
-    def _pod_of(self, worker: Worker) -> dict[str, Any]:
-        return _build_worker_pod(worker, self.agent, self.coordinator_endpoint(), self.pod_metadata)
+    def _pod_of(self, job: JobView, worker: Worker) -> dict[str, Any]:
+        """Return the pod of a member: for its creation, and for the Workload by which the job asks for quota."""
+        choice = choose_network(job.spec, self.network_profiles)
+        if choice.problem:
+            raise NetworkProfileError(choice.problem)
+        orders = is_worker(worker.index) and follows_placement(
+            job, worker.workers, by_default=self.ranks_follow_placement
+        )
+        endpoint = self.coordinator_endpoint()
+        built = _build_worker_pod(worker, self.agent, endpoint, self.pod_metadata, choice.network, orders_ranks=orders)
+        return with_admission(worker, placed(job, built, worker.workers, self.gang_schedulers))
 
     async def _create_worker(self, job: JobView, worker: Worker) -> bool:
-        plain = with_admission(worker, self._pod_of(worker))
+        plain = self._pod_of(job, worker)
         manifest = await self.restart_support.with_supported_rule(job.namespace, plain)
         try:
             return await self._create(job, PODS, manifest)
@@ -220,6 +271,23 @@ class Executor:
             # Invalid peers in today's settings do not affect a policy that the job has already.
             if await self._get_owned(job, NETWORK_POLICIES, manifest["metadata"]["name"]) is None:
                 raise
+        return False
+
+    async def _ensure_pod_group(self, job: JobView) -> bool:
+        """Make sure that the PodGroup of the pods exists. It is not watched: the API server confirms it before pods are created."""
+        if self.pod_groups and (group := job.status.pod_group):
+            resource = self.pod_groups.discovery.resource(group.scheduler)
+            await self._ensure(job, resource, self.pod_groups.manifest(job, group))
+        return False
+
+    async def _delete_pod_groups(self, job: JobView, scheduler: GangScheduler) -> bool:
+        if self.pod_groups:
+            await self.pod_groups.delete_all(job, scheduler)
+        return False
+
+    async def _ensure_compute_domain(self, job: JobView) -> bool:
+        """Make sure that the job's ComputeDomain exists: pods wait for the claims that NVIDIA's driver makes of it. It is not watched."""
+        await self._ensure(job, COMPUTE_DOMAINS, manifests.compute_domain(job))
         return False
 
     async def _ensure(
@@ -281,10 +349,16 @@ def _log_deletions(plan: Plan) -> None:
 
 
 def _build_worker_pod(
-    worker: Worker, agent: AgentImage | None, coordinator_endpoint: CoordinatorEndpoint | None, metadata: PodMetadata
+    worker: Worker,
+    agent: AgentImage | None,
+    coordinator_endpoint: CoordinatorEndpoint | None,
+    metadata: PodMetadata,
+    network: NamedProfile | None,
+    *,
+    orders_ranks: bool,
 ) -> dict[str, Any]:
     try:
-        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata)
+        return manifests.worker_pod(worker, agent, coordinator_endpoint, metadata, network, orders_ranks=orders_ranks)
     except Exception as error:
         # A template that breaks the builder fails its own job, and is never retried for ever.
         raise InvalidTemplateError(f"{type(error).__name__}: {error}") from error

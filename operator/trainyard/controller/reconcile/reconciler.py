@@ -24,8 +24,9 @@ from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.domain.decisions import CreateService, Event, Plan, SetTrue
 from trainyard.domain.plan import plan
+from trainyard.domain.state.network_view import NetworkView
 from trainyard.domain.state.snapshot import JobView, Snapshot
-from trainyard.domain.status.pod_rejections import refused
+from trainyard.domain.status.pod_rejections import Refusal, refused
 from trainyard.domain.status.transitions import apply_conditions
 from trainyard.engine.tracker import WriteTracker
 from trainyard.frameworks.agent_wrapper import unused_input
@@ -39,6 +40,11 @@ from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
 from trainyard.kube.events import EventRecorder
+from trainyard.scheduling.network_choice import choose_network
+from trainyard.scheduling.network_notes import applied_note, conflict_notes, invalid_because, refused_because
+from trainyard.scheduling.placement import ignored_order
+from trainyard.scheduling.scheduled_pod import kept_fields
+from trainyard.scheduling.worker_network import Facts, all_facts, covers, with_network
 
 _LOG = logging.getLogger(__name__)
 
@@ -102,8 +108,9 @@ class Reconciler:
             return None
         result = await self._execute(record, job, decided) if decided.actions else ExecutionResult()
         if result.refusal is not None:
-            _LOG.debug(f"pods rejected reason={result.refusal.reason}: {result.refusal.message}")
-            decided = refused(job, decided, result.refusal, now)
+            refusal = self._with_network_profile(job, result.refusal)
+            _LOG.debug(f"pods rejected reason={refusal.reason}: {refusal.message}")
+            decided = refused(job, decided, refusal, now)
             requeue_after = await self._store_status(record, job, decided)
             # A rejection whose message changes each time must not shorten the retry delay.
             return requeue_after if requeue_after is None else max(requeue_after, decided.requeue_after or 0.0)
@@ -114,12 +121,26 @@ class Reconciler:
         return await self._store_status(record, job, decided)
 
     def _snapshot(self, record: JobRecord) -> Snapshot | None:
-        return self.caches.of(record.namespace).snapshot(
+        seen = self.caches.of(record.namespace).snapshot(
             record,
             agent=self.executor.agent is not None,
             reports=self.progress_store.of(record.uid) if self.progress_store else (),
             agent_registry=self.agent_registry,
+            gang_schedulers=self.executor.gang_schedulers,
         )
+        chosen = choose_network(seen.job.spec, self.executor.network_profiles).network if seen else None
+        if seen is None or chosen is None:
+            return seen
+        return replace(seen, network=NetworkView(chosen.name, chosen.stamp, chosen.profile.sockets))
+
+    def _with_network_profile(self, job: JobView, refusal: Refusal) -> Refusal:
+        """Return the refusal with what the job's network profile adds: the server's message names the pod or the policy alone."""
+        choice = choose_network(job.spec, self.executor.network_profiles)
+        if refusal.reason is Reason.PODS_FORBIDDEN:
+            return replace(refusal, message=f"{refused_because(choice, job.spec)}{refusal.message}")
+        if refusal.reason is Reason.INVALID_TEMPLATE and (why := invalid_because(choice)):
+            return Refusal(Reason.NETWORK_PROFILE_UNUSABLE, f"{why}{refusal.message}")
+        return refusal
 
     async def _still_exists(self, record: JobRecord) -> bool:
         """Ask the API server. The watch may be late, and the garbage collector deletes each Service of a deleted job."""
@@ -247,6 +268,11 @@ class Reconciler:
         warnings += [Event("Warning", Reason.USER_ENVIRONMENT_PRESERVED, note) for note in foreign]
         conflicts = dict.fromkeys(note for worker in workers for note in command_conflicts(worker))
         warnings += [Event("Warning", Reason.INVALID_SPEC, note) for note in conflicts]
+        warnings += self._network_events(workers)
+        if note := ignored_order(job, served=self.executor.agent is not None and self.agent_registry is not None):
+            warnings.append(Event("Warning", Reason.RANK_ORDER_IGNORED, note))
+        kept = dict.fromkeys(n for worker in workers for n in kept_fields(worker.job, self.executor.gang_schedulers))
+        warnings += [Event("Warning", Reason.USER_SCHEDULING_PRESERVED, note) for note in kept]
         if self.executor.agent is not None and (note := unused_input(workers[0])):
             warnings.append(Event("Warning", Reason.STANDARD_INPUT_UNUSED, note))
         if note := unplaced_launcher(workers[0], has_agent=self.executor.agent is not None):
@@ -254,6 +280,18 @@ class Reconciler:
         if job.spec.framework is Framework.MEGATRON and (note := unfit_sizes(workers[0])):
             warnings.append(Event("Warning", Reason.INVALID_SPEC, note))
         return warnings
+
+    def _network_events(self, workers: Sequence[Worker]) -> list[Event]:
+        """Return what the network profile of the job has set, and what of it the template kept. `workers`: one of each role."""
+        choice = choose_network(workers[0].spec, self.executor.network_profiles)
+        network, facts = choice.network, Facts()
+        if network is not None:
+            templates = [w.spec.template for w in workers if covers(network, w.index, w.spec.template)]
+            facts = all_facts(with_network(template, network).facts for template in templates)
+        note = applied_note(choice, facts)
+        events = [Event("Normal", Reason.NETWORK_PROFILE_APPLIED, note)] if note else []
+        conflicts = conflict_notes(network, facts) if network else []
+        return [*events, *(Event("Warning", Reason.NETWORK_PROFILE_CONFLICT, each) for each in conflicts)]
 
     async def _report_invalid_spec(self, record: JobRecord) -> float | None:
         """Store a condition that names the invalid field, keep the rest of the status, and wait for the spec to change."""

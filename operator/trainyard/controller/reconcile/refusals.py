@@ -7,7 +7,7 @@ from trainyard.api.reasons import Reason
 from trainyard.domain.status.pod_rejections import Refusal
 from trainyard.domain.status.quota_messages import in_words_of_template
 from trainyard.kube.errors import ApiError
-from trainyard.kube.resource import NETWORK_POLICIES, PODS, Resource
+from trainyard.kube.resource import COMPUTE_DOMAINS, NETWORK_POLICIES, PODS, Resource
 
 BY_POLICY = re.compile(r'admission webhook "|[a-z.]{1,253} "[^"]*" is forbidden: ')
 """The beginning of the API server's message for a rejection by a webhook or an admission policy. They choose any status, and
@@ -29,6 +29,10 @@ class NameConflictError(Exception):
 
 class InvalidTemplateError(Exception):
     """No manifest can be built from the template, although the API server's schema accepts it."""
+
+
+class NetworkProfileError(Exception):
+    """No worker can be created, since the network profile of the job cannot be used. The message has the fix."""
 
 
 def name_taken(error: NameConflictError) -> Refusal:
@@ -71,6 +75,17 @@ def to_refusal(error: ApiError, kind: Resource | None) -> Refusal:
             f"correct networkPolicy.jobs of the operator's chart: {error.message}"
         )
         return Refusal(Reason.NETWORK_POLICY_REJECTED, message)
+    if kind is not None and kind.kind == "PodGroup":
+        message = (
+            f"no worker is created because the API server refuses the PodGroup ({kind.qualified}): {error.message}"
+        )
+        return Refusal(Reason.POD_GROUP_REJECTED, message)
+    if kind == COMPUTE_DOMAINS:
+        message = (
+            "no worker is created because the API server refuses the job's ComputeDomain; install NVIDIA's DRA driver, or leave"
+            f" scheduling.computeDomain out: {error.message}"
+        )
+        return Refusal(Reason.COMPUTE_DOMAIN_REJECTED, message)
     if kind == PODS and error.status in {400, 422} and not BY_POLICY.match(error.message):
         return Refusal(Reason.INVALID_TEMPLATE, error.message)
     return Refusal(Reason.PODS_FORBIDDEN, in_words_of_template(error.message))

@@ -1,6 +1,6 @@
 """The kinds that the operator watches, and the record that it keeps of each object."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -25,7 +25,7 @@ from trainyard.api.constants import (
 from trainyard.api.progress import Goodput, Progress
 from trainyard.api.roles import member_index
 from trainyard.api.spec import Framework
-from trainyard.api.status import Avoidance, ConditionType, Phase, Restarts, TrainingJobStatus
+from trainyard.api.status import ConditionType, Phase, Restarts, SuspectNode, TrainingJobStatus
 from trainyard.api.worker_status import RoleStatus
 from trainyard.domain.progress.stragglers import confirmed
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, DeviceProcesses, accelerators
@@ -75,8 +75,8 @@ class JobRecord:
     """For the log; 0 if the job cannot be read."""
     straggling_ranks: int = 0
     """How many of its ranks are stragglers, from its status."""
-    avoided_nodes: int = 0
-    """How many nodes its workers avoid, from its status."""
+    suspect_nodes: tuple[SuspectNode, ...] = ()
+    """The nodes that ended attempts of it, from its status."""
     goodput: Goodput | None = None
     """For the metrics; None if nothing is reported or the job cannot be read."""
     progress: Progress | None = None
@@ -222,7 +222,7 @@ def _with_summary(record: JobRecord, view: JobView) -> JobRecord:
         category=(status.phase, view.spec.framework),
         attempt=status.attempt,
         straggling_ranks=len(confirmed(status)),
-        avoided_nodes=sum(node.avoidance is not Avoidance.NONE for node in status.suspect_nodes),
+        suspect_nodes=tuple(status.suspect_nodes),
         goodput=status.goodput,
         progress=status.progress,
         active_since=status.internal.active_since,
@@ -248,9 +248,12 @@ def _accelerators(view: JobView, group_size: int, table: AcceleratorTable) -> in
     )
 
 
-def pod_record(raw: Mapping[str, Any]) -> PodView:
-    """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job."""
-    pod = pod_view(raw)
+def pod_record(raw: Mapping[str, Any], topology_labels: Sequence[str] = ()) -> PodView:
+    """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job.
+
+    `topology_labels`: those that name the place of its node.
+    """
+    pod = pod_view(raw, topology_labels)
     job = _check_owner(raw)
     if pod.name != worker_pod(job["name"], pod.index, pod.attempt, pod.recreated):
         # For example a copy for debugging: it would count as the worker whose index it has in its name.

@@ -16,15 +16,15 @@ from trainyard.frameworks.worker_spec import Json, Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
 from trainyard.kube.resource import PRIORITY_CLASSES, RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS, Resource
-from trainyard.scheduling.admission import (
+from trainyard.queues.admission import (
     UnusableAdmissionError,
     conflicts,
     flavor_names,
     needs_reading,
     read_admission,
 )
-from trainyard.scheduling.workload import Priority, members_of, workload
-from trainyard.scheduling.workload_patch import workload_patch
+from trainyard.queues.workload import Priority, as_new, members_of, workload
+from trainyard.queues.workload_patch import workload_patch
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,13 +68,14 @@ class Workloads:
         return replace(snapshot, queueing=replace(queueing, offer=offer))
 
     async def manifest(
-        self, job: JobView, action: CreateWorkload | ChangeWorkload, build: Callable[[Worker], Json]
+        self, job: JobView, action: CreateWorkload | ChangeWorkload, build: Callable[[JobView, Worker], Json]
     ) -> Json:
         """Return the Workload that the job needs. `build` returns the pod of a member. Raises QueueRefusedError."""
-        members = members_of(job, action.pod_sets)
-        return workload(job, action.pod_sets, [build(each) for each in members], await self._priority(job))
+        new = as_new(job, action.gang)
+        pods = [build(new, each) for each in members_of(new, action.pod_sets)]
+        return workload(job, action.pod_sets, pods, await self._priority(job))
 
-    async def change(self, job: JobView, action: ChangeWorkload, build: Callable[[Worker], Json]) -> bool:
+    async def change(self, job: JobView, action: ChangeWorkload, build: Callable[[JobView, Worker], Json]) -> bool:
         """Patch the Workload, if it still is as it was seen. Returns whether the caches will soon show something new."""
         held = self._held(job, action.uid)
         if held is None or held.resource_version != action.version:
@@ -117,12 +118,11 @@ class Workloads:
         return self.caches.of(job.namespace).workloads.get(uid)
 
     async def _priority(self, job: JobView) -> Priority:
-        """Return the priority of the job: of its WorkloadPriorityClass, else of the PriorityClass of its pods."""
+        """Return the priority of the job: of the WorkloadPriorityClass of its label, else of the PriorityClass of its pods."""
         request = job.queue
         if request and request.priority_class:
             return await self._class(WORKLOAD_PRIORITY_CLASSES, request.priority_class)
-        name = job.spec.template["spec"].get("priorityClassName")
-        return await self._class(PRIORITY_CLASSES, str(name)) if name else Priority()
+        return await self._class(PRIORITY_CLASSES, job.priority_class) if job.priority_class else Priority()
 
     async def _class(self, resource: Resource, name: str) -> Priority:
         found = await self._get(resource, name)

@@ -25,7 +25,7 @@ def in_queue(snapshot: Snapshot, now: datetime) -> Hold | Admit | PodChanges | O
     status = snapshot.job.status
     if snapshot.job.queue is None:
         released = status.queued or status.internal.admission is not None
-        return Admit(None, "the job has no queue any more") if released else None
+        return Admit(None, "the job has no queue of Kueue any more") if released else None
     hold = snapshot.hold
     if hold is None:
         return _admitted(snapshot, now)

@@ -4,9 +4,10 @@ Each change is one patch of the version that was seen. A stale one fails, and th
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainyard.api.constants import ROLE_WORKER
-from trainyard.api.internal_status import Admission, AdmittedPods
+from trainyard.api.internal_status import Admission, AdmittedPods, PodGroup
 from trainyard.api.roles import is_worker
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.decisions import ChangeWorkload, CreateWorkload, DeleteWorkload, WorkloadAction
@@ -18,7 +19,6 @@ from trainyard.domain.workload_changes import (
     Adapt,
     DropFinalizer,
     Finish,
-    PodSet,
     ReclaimPods,
     ReleaseQuota,
     ReportPodsReady,
@@ -41,7 +41,9 @@ def while_waiting(snapshot: Snapshot, *, pods_ended: bool) -> Sequence[WorkloadA
     removed = _removed(queueing.workloads) if pods_ended else []
     workload = queueing.workload
     if workload is None:
-        return [CreateWorkload(wanted_pod_sets(snapshot))] if pods_ended else []
+        return (
+            [CreateWorkload(wanted_pod_sets(snapshot), _gang(snapshot))] if pods_ended and _may_enter(snapshot) else []
+        )
     if workload.deleting or workload.finished:
         return removed
     if pods_ended and workload.reserved:
@@ -103,8 +105,8 @@ def at_the_end(snapshot: Snapshot, *, pods_ended: bool) -> Sequence[WorkloadActi
     return actions
 
 
-def _change(workload: WorkloadView, change: WorkloadChange, pod_sets: Sequence[PodSet] = ()) -> ChangeWorkload:
-    return ChangeWorkload(workload.name, workload.uid, workload.resource_version, change, pod_sets)
+def _change(workload: WorkloadView, change: WorkloadChange) -> ChangeWorkload:
+    return ChangeWorkload(workload.name, workload.uid, workload.resource_version, change)
 
 
 def _removed(workloads: Sequence[WorkloadView], *, even_if_kept: bool = False) -> list[WorkloadAction]:
@@ -126,7 +128,17 @@ def _adapted(snapshot: Snapshot, workload: WorkloadView) -> list[WorkloadAction]
         return [_change(workload, ReclaimPods(()))]
     if fits(snapshot, workload) and _asks_the_same(snapshot, workload):
         return []
-    return [_change(workload, Adapt(), wanted_pod_sets(snapshot))]
+    return [replace(_change(workload, Adapt()), pod_sets=wanted_pod_sets(snapshot), gang=_gang(snapshot))]
+
+
+def _may_enter(snapshot: Snapshot) -> bool:
+    """Return whether pods would follow from an admission. Without its gang scheduler, a job would keep quota for nothing."""
+    return not snapshot.gang.unavailable_because
+
+
+def _gang(snapshot: Snapshot) -> PodGroup | None:
+    """Return the PodGroup that the pods will have, which names their scheduler."""
+    return snapshot.job.status.pod_group or snapshot.gang.pod_group
 
 
 def _asks_the_same(snapshot: Snapshot, workload: WorkloadView) -> bool:

@@ -133,7 +133,7 @@ def _last_failure(job: JobView, cause: Cause, now: datetime) -> LastFailure:
         # The number of a rank would be taken for a worker's.
         rank = None
     elif rank is None and job.processes == 1:
-        rank = pod.index
+        rank = job.ranks_of(pod.index).start
     if culprit := cause.culprit:
         at, rank = culprit.pod, culprit.rank
         message = f"{describe_culprit(culprit)}\n{message}"

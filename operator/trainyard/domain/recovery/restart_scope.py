@@ -169,6 +169,8 @@ def _restartable(snapshot: Snapshot, index: int) -> bool:
 
 def _can_be_joined(snapshot: Snapshot, new: AbstractSet[int]) -> bool:
     """Return whether kept workers can start together with these new ones: through agents, or through torchrun at worker 0."""
+    if snapshot.network_changed:
+        return False
     by_itself = snapshot.job.uses_torchrun_rendezvous and 0 not in new
     return by_itself or snapshot.expects_agents
 

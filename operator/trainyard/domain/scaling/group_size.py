@@ -3,7 +3,7 @@
 Workers are numbered from 0 without gaps, in a smaller group too: where worker 1 is unschedulable, the last worker gives up its node.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import gcd, lcm
@@ -20,7 +20,8 @@ from trainyard.domain.wording import counted
 def decide_size(snapshot: Snapshot, now: datetime) -> GroupSize:
     """Return the group's size for this reconcile."""
     size = _gated_size(snapshot, now)
-    return replace(size, indivisible_because=indivisible(snapshot.job, size.desired))
+    why = indivisible(snapshot.job, size.desired)
+    return replace(size, smallest=_smallest_allowed(snapshot.job), indivisible_because=why)
 
 
 def _gated_size(snapshot: Snapshot, now: datetime) -> GroupSize:
@@ -192,15 +193,15 @@ def capacity_timeout_expired(snapshot: Snapshot, now: datetime) -> bool:
 def capacity_timeout_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     """Return how much longer the group waits for its unschedulable workers; None where there are none, or it is not elastic."""
     spec, start = snapshot.job.spec, snapshot.job.status.starting_since
-    if spec.elastic is None or start is None or not _unschedulable_workers(snapshot):
+    if spec.elastic is None or start is None or not without_capacity(snapshot, only=is_worker):
         return None
     return start + timedelta(seconds=spec.elastic.shrink_after_seconds) - now
 
 
-def _unschedulable_workers(snapshot: Snapshot) -> list[int]:
-    """Return the workers of the group without capacity; none while the scheduler has not handled one of them yet."""
-    missing = [index for index in snapshot.missing if is_worker(index)]
-    pending = [pod for pod in snapshot.current_workers if not is_scheduled(pod)]
+def without_capacity(snapshot: Snapshot, *, only: Callable[[int], bool] = lambda _: True) -> list[int]:
+    """Return the members without capacity; none while the scheduler has not handled one of them yet."""
+    missing = [index for index in snapshot.missing if only(index)]
+    pending = [pod for pod in snapshot.current if only(pod.index) and not is_scheduled(pod)]
     if (missing and not snapshot.job.over_quota) or not all(map(_is_unschedulable, pending)):
         return []
     return sorted([*missing, *(pod.index for pod in pending)])

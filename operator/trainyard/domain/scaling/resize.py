@@ -194,7 +194,7 @@ def fit_to_capacity(snapshot: Snapshot, now: datetime) -> Restart | None:
     None where the capacity timeout has not expired. It is also None where the other workers could not join later: then all
     would be restarted for them at once.
     """
-    size, why = _feasible_size(snapshot, now), _unschedulable_message(snapshot)
+    size, why = _feasible_size(snapshot, now), unschedulable_message(snapshot)
     if size is None or not snapshot.joinable:
         return None
     workers, elastic = snapshot.size.desired, snapshot.job.spec.elastic
@@ -236,7 +236,7 @@ def _feasible_size(snapshot: Snapshot, now: datetime) -> int | None:
     return size if size < workers or snapshot.joining else None
 
 
-def _unschedulable_message(snapshot: Snapshot) -> str:
+def unschedulable_message(snapshot: Snapshot) -> str:
     """Return why workers of the group have no node, as the scheduler or the API server words it."""
     waiting = [pod for pod in snapshot.current if pod.issue and not pod.scheduled]
     if waiting and waiting[0].issue:

@@ -45,14 +45,15 @@ class Patterns:
     """As programs name them, also."""
 
 
-def _patterns(variables: str, fields: str) -> Patterns:
+def patterns_of(variables: str, fields: str) -> Patterns:
+    """Return the patterns of references to these variables and fields. Both are regular expressions."""
     # `$$` is the kubelet's escape of `$`.
     expanded = re.compile(rf"(?<!\$)(?:\$\$)*\$\((?:{variables})\)|{fields}")
     return Patterns(expanded, re.compile(rf"\b(?:{variables})\b|{fields}"))
 
 
-ATTEMPT = _patterns(OF_ATTEMPT, FIELDS_OF_ATTEMPT)
-ATTEMPT_OR_SIZE = _patterns(f"{OF_ATTEMPT}|{OF_SIZE}", f"{FIELDS_OF_ATTEMPT}|{FIELDS_OF_SIZE}")
+ATTEMPT = patterns_of(OF_ATTEMPT, FIELDS_OF_ATTEMPT)
+ATTEMPT_OR_SIZE = patterns_of(f"{OF_ATTEMPT}|{OF_SIZE}", f"{FIELDS_OF_ATTEMPT}|{FIELDS_OF_SIZE}")
 
 
 def has_fixed_values(spec: TrainingJobSpec, patterns: Patterns = ATTEMPT) -> bool:
@@ -63,8 +64,11 @@ def has_fixed_values(spec: TrainingJobSpec, patterns: Patterns = ATTEMPT) -> boo
     """
     # Each reconcile asks, and few templates name any of the variables.
     text = json.dumps(spec.template)
-    if not any(part in text for part in IN_ALL_NAMES):
-        return False
+    return any(part in text for part in IN_ALL_NAMES) and fixes_a_value(spec, patterns)
+
+
+def fixes_a_value(spec: TrainingJobSpec, patterns: Patterns) -> bool:
+    """Return whether a pod holds values that match these patterns, and that the agent cannot renew."""
     main: Mapping[str, Any] = spec.template["spec"]["containers"][0]
     renewed = [value for field, value in main.items() if field in NEW_IN_EACH_ATTEMPT]
     fixed = {field: value for field, value in main.items() if field not in NEW_IN_EACH_ATTEMPT}
@@ -101,6 +105,9 @@ def template_hash(spec: TrainingJobSpec) -> str:
         "parallelism": spec.parallelism and spec.parallelism.model_dump(mode="json", exclude_defaults=True),
         "agent": spec.recovery.agent,
         **({"roles": [role.dump() for role in spec.roles]} if spec.roles else {}),
+        **({"network": spec.network.profile} if spec.network.profile else {}),
+        **({"scheduling": of_pods} if (of_pods := spec.scheduling.of_pods) else {}),
+        **({"computeDomain": domain.dump()} if (domain := spec.scheduling.compute_domain) else {}),
         # With the agent, elastic may change while the group runs.
         "elastic": spec.elastic.model_dump(mode="json", exclude_defaults=True)
         if spec.elastic and spec.recovery.agent is Agent.NONE

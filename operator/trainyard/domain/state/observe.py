@@ -5,6 +5,7 @@ The schema of the API server is trusted, the content is not: a pod without a wor
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from sys import intern
 from typing import Any
 
@@ -12,6 +13,8 @@ from trainyard.api.constants import (
     ANNOTATION_DUMP_STACKS,
     ANNOTATION_GENERATION,
     ANNOTATION_MAIN_CONTAINER,
+    ANNOTATION_NETWORK,
+    ANNOTATION_RANK_ORDER,
     ANNOTATION_TEMPLATE_HASH,
     ANNOTATION_WORKERS,
     ENV_JOB_UID,
@@ -19,6 +22,7 @@ from trainyard.api.constants import (
     MAX_STACK_REQUEST,
 )
 from trainyard.api.recovery import RESTART_CODE
+from trainyard.api.scheduling import RankOrder
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state import observed_exits
@@ -42,6 +46,8 @@ DEFAULT_CONDITIONS = frozenset({"PodScheduled", "PodReadyToStartContainers", "In
 """The conditions of every healthy pod."""
 NO_CONDITIONS: frozenset[str] = frozenset()
 """Shared by all pods, to save memory."""
+SHARED_PLACES = 4096
+"""Places of nodes that are kept once."""
 CONTAINERS_NOT_READY = "ContainersNotReady"
 """The reason of the kubelet for a pod that is not ready because of its containers."""
 
@@ -72,10 +78,10 @@ def job_view(raw: Json, accelerators: AcceleratorTable = ACCELERATORS) -> JobVie
     )
 
 
-def pod_view(raw: Json) -> PodView:
+def pod_view(raw: Json, topology_keys: Sequence[str] = ()) -> PodView:
     """Return a worker's pod. Raises KeyError or ValueError where the object is none.
 
-    Index and attempt come from the name, which cannot be edited; the labels of the same meaning are for selectors.
+    `topology_keys`: the labels that name the place of a node, the widest part first. Index and attempt come from the name, which cannot be edited; the labels of the same meaning are for selectors.
     """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     index, attempt, recreated = parse_worker_pod(metadata["name"])
@@ -102,8 +108,11 @@ def pod_view(raw: Json) -> PodView:
         workers=_number(annotations.get(ANNOTATION_WORKERS)),
         phase=status.get("phase", "Pending"),
         node=spec.get("nodeName"),
+        place=_place(metadata, spec, topology_keys),
+        ranks_ordered=annotations.get(ANNOTATION_RANK_ORDER) == RankOrder.PLACEMENT,
         ip=status.get("podIP") or "",
         scheduled="nodeName" in spec,
+        scheduled_at=_scheduled_at(conditions),
         ready=_is_ready(conditions, observed),
         running="running" in main,
         running_since=parse_time(main["running"].get("startedAt")) if "running" in main else None,
@@ -121,10 +130,29 @@ def pod_view(raw: Json) -> PodView:
         restartable=restartable,
         generation=_number(annotations.get(ANNOTATION_GENERATION)),
         template_hash=intern(annotations.get(ANNOTATION_TEMPLATE_HASH) or ""),
+        network=intern(annotations.get(ANNOTATION_NETWORK) or ""),
         node_lost_at=observed_exits.node_lost_at(conditions),
         init_container=init,
         init_since=init_since,
     )
+
+
+def _place(metadata: Json, spec: Json, topology_keys: Sequence[str]) -> tuple[str, ...]:
+    """Return where the pod's node is. Kubernetes copies some labels of nodes to pods, and Kueue selects nodes by all of them."""
+    known = {**(spec.get("nodeSelector") or {}), **(metadata.get("labels") or {})}
+    return place_of(known, topology_keys)
+
+
+def place_of(labels: Mapping[str, str], topology_keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of these labels, an empty one for a label that is missing; nothing where all are."""
+    place = tuple(intern(labels.get(key) or "") for key in topology_keys)
+    return _shared(place) if any(place) else ()
+
+
+@lru_cache(maxsize=SHARED_PLACES)
+def _shared(place: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one object for equal places, to save memory."""
+    return place
 
 
 def owner(raw: Json) -> Json | None:
@@ -167,6 +195,11 @@ def is_restartable(pod: Json) -> bool:
     rules = main_container(pod).get("restartPolicyRules") or ()
     codes = [rule.get("exitCodes") or {} for rule in rules]
     return any(each.get("operator") == "In" and RESTART_CODE in each.get("values", ()) for each in codes)
+
+
+def _scheduled_at(conditions: Mapping[str, Json]) -> datetime | None:
+    scheduled = conditions.get("PodScheduled", {})
+    return parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None
 
 
 def _is_ready(conditions: Mapping[str, Json], main: Json) -> bool:

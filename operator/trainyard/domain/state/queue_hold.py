@@ -6,8 +6,8 @@ from trainyard.domain.state.workload import QueueHold, WorkloadView
 from trainyard.domain.workload_changes import PodSet
 
 NOT_INSTALLED = (
-    "the job has the queue {queue}, and the operator was installed without Kueue: it waits until an administrator sets"
-    " kueue.enabled of the chart, or until the queue is removed from the job"
+    "the job has the queue {queue}, the operator was installed without Kueue, and the queue is none of Volcano: set"
+    " kueue.enabled of the chart, or scheduling.gang to volcano, or remove the queue from the job"
 )
 NOT_READABLE = (
     "the job waits for the queue {queue}: the operator cannot read Kueue's Workloads; check that Kueue is installed"
@@ -62,6 +62,9 @@ def _missing(snapshot: Snapshot) -> QueueHold:
     request = snapshot.job.queue
     if snapshot.job.status.internal.admission is not None:
         return QueueHold(Reason.WORKLOAD_REPLACED, "the Workload of the job was deleted")
+    if why := snapshot.gang.unavailable_because:
+        # Its quota would be used by no pod.
+        return QueueHold(Reason.GANG_UNAVAILABLE, why)
     queue = request.queue if request else ""
     return QueueHold(Reason.WAITING_FOR_QUOTA, f"the job enters the queue {queue}")
 

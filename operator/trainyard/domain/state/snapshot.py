@@ -8,16 +8,18 @@ from posixpath import basename
 
 from trainyard.api.agent_protocol import AgentState
 from trainyard.api.constants import AGENT
-from trainyard.api.internal_status import MAX_REPLACEMENTS
+from trainyard.api.internal_status import MAX_REPLACEMENTS, PodGroup, WorkerOrder
 from trainyard.api.reasons import Reason
 from trainyard.api.recovery import Agent, RestartScope
 from trainyard.api.roles import is_worker
 from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import ProcessCount, count_processes
+from trainyard.domain.state.gang_schedulers import NO_GANG, NO_GANG_SCHEDULERS, GangDecision, GangSchedulers
 from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
-from trainyard.domain.state.roles import role_members, role_of, rule_of, template_of
+from trainyard.domain.state.network_view import NO_NETWORK, NetworkView
+from trainyard.domain.state.roles import role_members, role_of, rule_of, rules, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 from trainyard.domain.state.workload import QueueHold, Queueing, QueueRequest
 
@@ -40,7 +42,9 @@ class JobView:
     """What `processesPerReplica: auto` means, which `spec` has as a number; None where the user set the number."""
 
     queue: QueueRequest | None = None
-    """What it asks of a queue; None: it has none."""
+    """What it asks of a queue of Kueue; None: it has none there. Before `with_queue`: of a queue of Kueue or Volcano."""
+    volcano_queue: str | None = None
+    """Its queue of Volcano; None: it names none, or its queue is Kueue's."""
     group_hash: str = ""
     """The template hash of the whole job, where `spec` has the template of a role; empty where it has that of the workers."""
     accelerators: int = 0
@@ -50,6 +54,11 @@ class JobView:
     def command(self) -> Sequence[str]:
         """The command of the workers' main container; empty where its image has it."""
         return self.spec.template["spec"]["containers"][0].get("command") or ()
+
+    @property
+    def priority_class(self) -> str:
+        """The PriorityClass of the workers, of their PodGroup and of their Workload; empty where they have none."""
+        return self.spec.scheduling.priority_class_name or self.spec.template["spec"].get("priorityClassName") or ""
 
     @cached_property
     def processes(self) -> int:
@@ -66,9 +75,19 @@ class JobView:
         """Return the indexes of all members of a group with so many workers."""
         return [*range(workers), *self.role_members]
 
+    def ranks_of(self, index: int) -> range:
+        """Return the ranks of a worker in the current attempt. Nothing else may count ranks from the index of a worker."""
+        first = self.status.group_rank(index) * self.processes
+        return range(first, first + self.processes)
+
     def is_lone(self, index: int) -> bool:
         """Return whether this member fails and returns alone, while the others go on."""
-        return rule_of(self.spec, index).alone
+        return self._has_lone_members and rule_of(self.spec, index).alone
+
+    @cached_property
+    def _has_lone_members(self) -> bool:
+        found = rules(self.spec)
+        return found.worker.alone or any(rule.alone for rule in found.roles.values())
 
     def of_member(self, index: int) -> "JobView":
         """Return the job as the member with this index sees it: with the template and the process of its role."""
@@ -127,6 +146,8 @@ class GroupSize:
     """The size that the group must have now. Where `current` is another one, the group is resized."""
     target: int
     """The size once the joining workers are ready. It equals `current` while no worker may join yet."""
+    smallest: int | None = None
+    """The smallest size that an elastic group may have; None where it is not elastic."""
     created_for: tuple[int, ...] = ()
     """The sizes for which the current attempt, or each of its pods, was created; 0: its annotation was removed by hand."""
     limited_because: str = ""
@@ -172,6 +193,14 @@ class Snapshot:
     """What is known of its queue; None: the operator was installed without queues."""
     hold: QueueHold | None = None
     """Why its queue holds the job, as `plan` has found; None where it may run."""
+    network: NetworkView = NO_NETWORK
+    """The network profile that new workers get."""
+    order_by_placement: Sequence[int] = ()
+    """The workers in the order in which their ranks follow their placement; empty where it is not known, or not looked for."""
+    gang_schedulers: GangSchedulers = NO_GANG_SCHEDULERS
+    """The gang schedulers that the operator may use."""
+    gang: GangDecision = NO_GANG
+    """The gang of a group whose pods are about to be created."""
     decided_size: GroupSize | None = None
     """The group's size as `plan` has decided it; None before that."""
 
@@ -234,7 +263,12 @@ class Snapshot:
         group = self.job.status.internal.group
         few = group is None or len(group.replacements) < MAX_REPLACEMENTS
         served = self.coordinator_up_since is not None and self.expects_agents
-        return self.job.pods_fit_other_sizes and few and served
+        return self.job.pods_fit_other_sizes and few and served and not self.network_changed
+
+    @cached_property
+    def network_changed(self) -> bool:
+        """Whether new workers would get other network settings than the existing ones, with which ranks may not find each other."""
+        return any(pod.network != self.network.stamp for pod in self.current_workers)
 
     @cached_property
     def dns_problem(self) -> str:
@@ -247,6 +281,22 @@ class Snapshot:
         attempt, waiting = self.job.status.attempt, AgentState.WAITING
         agents = ((pod.index, self.agents.get(pod.uid)) for pod in self.current)
         return frozenset(i for i, a in agents if a and a.connected and a.state is waiting and a.attempt == attempt)
+
+    @cached_property
+    def awaits_order(self) -> bool:
+        """Whether the workers of the group wait for their order by rank, and all of them have a node, from which it follows.
+
+        Each pod has an annotation if its agent waits. Without it on one of them, for example of an earlier release, ranks follow the index.
+        """
+        is_open, workers = self.job.status.internal.worker_order is None, self.current_workers
+        return is_open and bool(workers) and all(pod.ranks_ordered and pod.node for pod in workers)
+
+    @cached_property
+    def first_order(self) -> WorkerOrder | None:
+        """The order that the group gets as it starts; None where it has one already, or where ranks follow the index."""
+        order = [*self.order_by_placement]
+        is_whole = len(order) == self.size.desired and order != sorted(order)
+        return WorkerOrder(workers=order if is_whole else []) if self.awaits_order else None
 
     @cached_property
     def missing(self) -> Sequence[int]:
@@ -294,6 +344,13 @@ class Snapshot:
         """The pods of the workers that join the group."""
         is_joining = self.job.status.is_joining
         return tuple(p for p in self.pods if is_joining(p.index, p.attempt))
+
+    @property
+    def unused_pod_group(self) -> PodGroup | None:
+        """The PodGroup that no pod needs any more: of an earlier group, or of a job that has finished or is at rest."""
+        status = self.job.status
+        used = status.pod_group and not (status.finished or status.at_rest)
+        return None if used else status.internal.pod_group
 
     @cached_property
     def unused(self) -> Sequence[PodView]:

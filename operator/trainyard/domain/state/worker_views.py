@@ -60,9 +60,15 @@ class PodView:
     phase: str
     """Pending, Running, Succeeded, Failed or Unknown."""
     node: str | None = None
+    place: tuple[str, ...] = ()
+    """Where its node is, as its labels and its node selector name that, the widest part first; empty where nothing is known."""
+    ranks_ordered: bool = False
+    """Whether its ranks wait for the order of workers, and follow it."""
     ip: str = ""
     """Its address, once it has one."""
     scheduled: bool = False
+    scheduled_at: datetime | None = None
+    """When it got its node; None where it has none, or it is not known."""
     ready: bool = False
     running: bool = False
     """Whether the main container runs."""
@@ -94,6 +100,8 @@ class PodView:
     """The generation of the job from which it was created; 0 where it is not known."""
     template_hash: str = ""
     """The hash of the template from which it was created; empty in a pod of an earlier release."""
+    network: str = ""
+    """The name and the digest of the network profile with which it was created; empty where it has none."""
     node_lost_at: datetime | None = None
     """When the control plane gave it up because its node is not ready; None where the node has reported it since."""
     init_container: str = ""

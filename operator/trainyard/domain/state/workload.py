@@ -35,23 +35,30 @@ class QueueRequest:
 
     queue: str
     """The LocalQueue."""
+    label: str = ""
+    """The LocalQueue that Kueue's label names; empty where the spec alone has one."""
     priority_class: str = ""
-    """The WorkloadPriorityClass; empty: the pods' PriorityClass decides."""
+    """The WorkloadPriorityClass that Kueue's label names; empty: the pods' PriorityClass decides."""
     max_execution_seconds: int | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
     """Parameters of provisioning requests."""
 
 
 def queue_request(scheduling: Scheduling, metadata: Json) -> QueueRequest | None:
-    """Return what the job asks of a queue, by its spec or Kueue's labels; None where it has no queue. The spec wins."""
+    """Return what the job asks of a queue, by its spec or Kueue's labels; None where it has no queue.
+
+    The queue in the spec wins. It may be one of Volcano: `queue_choice` decides that.
+    """
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    queue = scheduling.queue or labels.get(LABEL_QUEUE)
+    label = labels.get(LABEL_QUEUE) or ""
+    queue = scheduling.queue or label
     if not queue:
         return None
     seconds = labels.get(LABEL_MAX_EXECUTION) or ""
     return QueueRequest(
         queue,
-        scheduling.priority_class_name or labels.get(LABEL_QUEUE_PRIORITY) or "",
+        label,
+        labels.get(LABEL_QUEUE_PRIORITY) or "",
         int(seconds) if seconds.isdecimal() and len(seconds) <= MAX_EXECUTION_DIGITS and int(seconds) else None,
         {name: value for name, value in annotations.items() if name.startswith(PROVISIONING_PREFIX)},
     )

@@ -8,13 +8,13 @@ So parameter servers, evaluation beside the training, and a group that has yet t
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from posixpath import basename
 
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import Clear, ConditionUpdate, Event, Outcome, SetTrue, soonest
+from trainyard.domain.state.rdma import EFA, RDMA_RESOURCES, requested_of
 from trainyard.domain.state.roles import member
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Kind
@@ -30,9 +30,6 @@ ACCELERATE_LAUNCHERS = frozenset(
 )
 FABRIC_LAUNCHERS = frozenset({"fabric", "lightning", "lightning.fabric.cli", "lightning_fabric.cli"})
 TORCH_LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
-RDMA_RESOURCES = ("rdma/*", "*/*rdma*", "*/efa", "*/hca*", "*/*roce*", "*/*infiniband*", "*/mlnx*", "*/mlx*")
-"""Names of extended resources: of the shared device plugin, of SR-IOV plugins and of clouds. Administrators choose most of them."""
-
 
 START_OF_RANKS = timedelta(minutes=10)
 """How long a command may prepare before it starts its ranks. A program that is alone for longer is taken for the whole training."""
@@ -193,24 +190,26 @@ def _advice(job: JobView, formed: Sequence[FormedGroups], workers: int) -> str:
 
 def _rdma_unused(snapshot: Snapshot) -> ConditionUpdate | None:
     """Return whether requested devices for RDMA are unused; None where the network is not known or none are requested."""
-    network = next((each.network for each in snapshot.attempt_reports if each.network), None)
-    requested = _rdma_resources(snapshot.job) if network else []
-    if network is None or not requested:
+    took = next((each.network for each in snapshot.attempt_reports if each.network), None)
+    wanted = _fast_network(snapshot) if took else ""
+    if took is None or not wanted:
         return None
-    if not network.uses_sockets:
-        return Clear(C.RDMA_UNUSED, Reason.RDMA_IN_USE, f"NCCL uses the network {network.name}")
+    if not took.uses_sockets:
+        return Clear(C.RDMA_UNUSED, Reason.RDMA_IN_USE, f"NCCL uses the network {took.name}")
     message = (
-        f"the workers request {', '.join(requested)}, but NCCL uses TCP (network {network.name});"
+        f"{wanted}, but NCCL uses TCP (network {took.name});"
         " the image may lack libibverbs or the plugin of the cloud, or the container the capability IPC_LOCK"
     )
     return SetTrue(C.RDMA_UNUSED, Reason.TCP_IN_USE, message)
 
 
-def _rdma_resources(job: JobView) -> list[str]:
-    """Return the names of the resources for RDMA that the main container requests."""
-    main = job.spec.template["spec"]["containers"][0]
-    limits = (main.get("resources") or {}).get("limits") or {}
-    return sorted(name for name in limits if any(fnmatchcase(name.lower(), each) for each in RDMA_RESOURCES))
+def _fast_network(snapshot: Snapshot) -> str:
+    """Return how the job asks for another network than TCP: by a profile, or by devices of the main container. Empty: it does not."""
+    network = snapshot.network
+    if network.profile:
+        return "" if network.sockets else f"network.profile is {network.profile}"
+    devices = requested_of(snapshot.job.spec.template["spec"]["containers"][0], (*RDMA_RESOURCES, EFA))
+    return f"the workers request {', '.join(devices)}" if devices else ""
 
 
 def _new_warnings(status: TrainingJobStatus, updates: Sequence[ConditionUpdate]) -> list[Event]:

@@ -39,6 +39,7 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
         "ready_replicas": sum(map(_is_well, snapshot.current_workers)),
         "roles": _roles(snapshot),
         "selector": selector(job.uid, has_roles=bool(job.role_members)),
+        **pods.changes,
     }
     if not status.finished:
         changes["ready"] = f"{well}/{len(job.members(snapshot.size.allowed))}"
@@ -53,8 +54,12 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     changes |= {"workers": _unwell(current), "phase": _phase(status, seen)}
     if pods.rendezvous:
         changes["rendezvous"] = pods.rendezvous
+    starts = (seen.running and status.running_time is None) or pods.rendezvous is not None
+    if starts and (order := snapshot.first_order):
+        # Stored with what lets the agents start their ranks: none starts by another order.
+        changes["worker_order"] = order
     if seen.running:
-        changes["running_time"] = status.running_time or now
+        changes |= {"running_time": status.running_time or now, "releases": None}
     changes |= hangs.changes
     if not snapshot.missing:
         changes["launched_attempt"] = status.attempt
@@ -149,10 +154,11 @@ def _held_up(status: TrainingJobStatus, running: ConditionUpdate, seen: Health) 
 
 
 def _unfollowed(snapshot: Snapshot) -> list[Event]:
-    """Return the event that `replicas` is not followed: once, together with the condition."""
+    """Return the event that the spec is not followed: once, together with the condition."""
     events = []
     for kind, reason, why in (
         (C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because),
+        (C.STALLED, Reason.GANG_UNAVAILABLE, snapshot.gang.unavailable_because),
         (C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because),
     ):
         before = snapshot.job.status.condition(kind)
@@ -177,6 +183,7 @@ def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
     launched = grouped and status.internal.launched_attempt
     return (
         *(status.phase, status.attempt, launched, status.awaiting_rendezvous, status.internal.joining),
+        status.internal.pod_group,
         *(status.internal.coordinated_stop, status.restarts, holds),
     )
 
@@ -210,6 +217,8 @@ def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime)
         seen = replace(seen, running=False, reason=Reason.WORKERS_STARTING, message=_meeting(snapshot, now))
     if snapshot.size.indivisible_because:
         return replace(seen, running=False, reason=Reason.INVALID_SPEC, message=NOT_STARTED)
+    if snapshot.gang.unavailable_because:
+        return replace(seen, running=False, reason=Reason.GANG_UNAVAILABLE, message=NOT_STARTED)
     if not snapshot.current and snapshot.old:
         return replace(
             seen, message=f"waiting for {counted(len(snapshot.old), 'pod')} of earlier attempts to terminate"
@@ -226,10 +235,17 @@ def _conditions(snapshot: Snapshot, seen: Health) -> list[ConditionUpdate]:
         SetTrue(C.SCHEDULED, Reason.WORKERS_SCHEDULED, "all workers have a node")
         if seen.scheduled
         else SetFalse(C.SCHEDULED, unplaced, _without_node(snapshot, seen.reason)),
-        SetTrue(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)
-        if snapshot.size.invalid_because
-        else Clear(C.STALLED, seen.reason, "the job continues"),
+        _stalled(snapshot, seen),
     ]
+
+
+def _stalled(snapshot: Snapshot, seen: Health) -> ConditionUpdate:
+    """Return the update of Stalled: whether the spec cannot be followed, and the fix."""
+    if snapshot.size.invalid_because:
+        return SetTrue(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)
+    if why := snapshot.gang.unavailable_because:
+        return SetTrue(C.STALLED, Reason.GANG_UNAVAILABLE, why)
+    return Clear(C.STALLED, seen.reason, "the job continues")
 
 
 def _restarted(status: TrainingJobStatus, seen: Health) -> list[ConditionUpdate]:

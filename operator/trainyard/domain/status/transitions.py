@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import assert_never
 
-from trainyard.api.internal_status import Backoff, Rendezvous
+from trainyard.api.internal_status import Backoff, Group, Rendezvous, WorkerOrder
 from trainyard.api.reasons import Reason
 from trainyard.api.roles import is_worker
 from trainyard.api.status import Condition, ConditionType as C, Phase, StatusChanges, TrainingJobStatus
@@ -131,7 +131,7 @@ def hold(snapshot: Snapshot, decision: Hold, now: datetime) -> Outcome:
     status, reason = snapshot.job.status, decision.reason
     changes: StatusChanges = {**_to_rest(snapshot, now), "phase": Phase.QUEUED}
     ran = status.internal.admission is not None
-    bad = ran or reason in {Reason.QUEUE_UNAVAILABLE, Reason.ADMISSION_UNUSABLE}
+    bad = ran or reason in {Reason.QUEUE_UNAVAILABLE, Reason.ADMISSION_UNUSABLE, Reason.GANG_UNAVAILABLE}
     return Outcome(
         changes,
         [SetTrue(C.QUEUED, reason, decision.message), *_resting(reason, IS_QUEUED)],
@@ -197,6 +197,8 @@ def adopt(job: JobView, decision: Adopt) -> Outcome:
         "attempt": attempt,
         "launched_attempt": attempt - 1,
         "group": decision.group,
+        # That of another group, perhaps. Ranks that run keep theirs.
+        "worker_order": None,
         "stragglers": [],
     }
     if decision.address:
@@ -252,6 +254,7 @@ def new_attempt(snapshot: Snapshot, decision: Restart, now: datetime) -> Outcome
         "goodput": goodput.at_end(status, now, restarts=True),
         **(_without_streaks(status) if decision.afresh else {}),
         **decision.changes,
+        "worker_order": _kept_order(snapshot, decision.changes.get("group")),
         "phase": Phase.RESTARTING,
         "restart_count": restarts.failures + restarts.disruptions,
         "workers": [],
@@ -276,16 +279,23 @@ def _next_attempt(status: TrainingJobStatus, workers: int, now: datetime) -> Sta
         "running_time": None,
         "previous_size": workers,
         "group": None,
+        "worker_order": None,
         "succeeded": None,
         "coordinated_stop": None,
         "stragglers": [],
     }
 
 
+def _kept_order(snapshot: Snapshot, group: Group | None) -> WorkerOrder | None:
+    """Return the order of workers by rank where the next attempt keeps pods and the size: no other worker gets other ranks."""
+    keeps_ranks = group is not None and group.size == snapshot.size.current
+    return snapshot.job.status.internal.worker_order if keeps_ranks else None
+
+
 def _without_streaks(status: TrainingJobStatus) -> StatusChanges:
-    """Return the changes of a job that was changed: no backoff, and consecutive failures are counted from zero."""
+    """Return the changes of a job that was changed: no backoff, and failures and releases in a row are counted from zero."""
     budget = status.internal.restart_budget.evolve(at_same_step=None, out_of_memory=None, repeated=None)
-    return {"backoff": Backoff(), "restart_budget": budget}
+    return {"backoff": Backoff(), "restart_budget": budget, "releases": None}
 
 
 def _finish(job: JobView, now: datetime) -> StatusChanges:

@@ -26,7 +26,7 @@ class Deadlines:
 def check_deadlines(snapshot: Snapshot, now: datetime) -> Deadlines:
     """Return which deadlines of the job are over now."""
     lifecycle, status = snapshot.job.spec.lifecycle, snapshot.job.status
-    active, begun = active_time(status, now), status.starting_since
+    active, begun = active_time(status, now), _starting_since(snapshot)
     waits = []
     if lifecycle.active_deadline_seconds:
         waits.append(lifecycle.active_deadline_seconds - active.total_seconds())
@@ -39,6 +39,13 @@ def check_deadlines(snapshot: Snapshot, now: datetime) -> Deadlines:
     )
 
 
+def _starting_since(snapshot: Snapshot) -> datetime | None:
+    """Return since when the group has been starting; None where it has started. Attempts that gave their nodes back are one start."""
+    status = snapshot.job.status
+    begun, releases = status.starting_since, status.internal.releases
+    return min(begun, releases.since) if begun and releases else begun
+
+
 def _missed(job: JobView, active: timedelta) -> Fail | None:
     limit = job.spec.lifecycle.active_deadline_seconds
     if limit is None or active < timedelta(seconds=limit):
@@ -48,7 +55,7 @@ def _missed(job: JobView, active: timedelta) -> Fail | None:
 
 
 def _missed_startup(snapshot: Snapshot, now: datetime) -> Fail | None:
-    begun, limit = snapshot.job.status.starting_since, snapshot.job.spec.lifecycle.startup_deadline_seconds
+    begun, limit = _starting_since(snapshot), snapshot.job.spec.lifecycle.startup_deadline_seconds
     if not limit or not begun or now - begun < timedelta(seconds=limit):
         return None
     seen = snapshot.health

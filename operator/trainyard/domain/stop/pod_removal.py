@@ -12,7 +12,17 @@ from typing import assert_never
 from trainyard.api.reasons import Reason
 from trainyard.api.spec import CleanPods
 from trainyard.api.status import ConditionType, TrainingJobStatus
-from trainyard.domain.decisions import Action, DeleteJob, DeletePod, Outcome, PodChanges, RemovePod, StopPod, soonest
+from trainyard.domain.decisions import (
+    Action,
+    DeleteJob,
+    DeletePod,
+    DeletePodGroups,
+    Outcome,
+    PodChanges,
+    RemovePod,
+    StopPod,
+    soonest,
+)
 from trainyard.domain.state.roles import rule_of
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.worker_views import PodView
@@ -69,12 +79,12 @@ def at_rest(snapshot: Snapshot, now: datetime) -> Outcome | PodChanges:
 
 
 def pods_at_rest(snapshot: Snapshot, now: datetime) -> PodChanges:
-    """Return how the pods of a job end that is suspended, or waits in its queue."""
+    """Return how the pods of a job end that is suspended, or waits in its queue, and its PodGroups."""
     removed = removals(snapshot, now)
     deleted = delete_pods(snapshot.pods, Reason.SUSPENDED if snapshot.job.status.suspended else Reason.EVICTED)
     lost = [(LOST_NODE_TIMEOUT - (now - p.deletion_time)).total_seconds() for p in snapshot.pods if p.deletion_time]
     queued = [wait for wait in lost if wait > 0] if snapshot.job.queue else []
-    return PodChanges([*deleted, *removed.actions], [*removed.waits, *queued])
+    return _without_pod_group(snapshot, [*deleted, *removed.actions], [*removed.waits, *queued])
 
 
 def is_lost(pod: PodView, now: datetime) -> bool:
@@ -101,7 +111,15 @@ def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outco
     elif kept is not None:
         policy = CleanPods.ALL
     ends = [_end_pod(p, snapshot, policy, spared) for p in snapshot.pods if p.deletion_time is None]
-    return PodChanges([*(action for action in ends if action), *removed.actions], waits)
+    return _without_pod_group(snapshot, [*(action for action in ends if action), *removed.actions], waits)
+
+
+def _without_pod_group(snapshot: Snapshot, actions: Sequence[Action], waits: Sequence[float]) -> PodChanges:
+    """Return these actions of a job at rest, with the deletion of its PodGroups if there may be some."""
+    unused = snapshot.unused_pod_group
+    if unused is None:
+        return PodChanges(actions, waits)
+    return PodChanges([*actions, DeletePodGroups(unused.scheduler)], waits, changes={"pod_group": None})
 
 
 def _failed_pod(status: TrainingJobStatus) -> str:

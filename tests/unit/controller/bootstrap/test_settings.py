@@ -11,6 +11,7 @@ from tests.support.fake_api import FakeApi
 from tests.unit.controller.conftest import operator
 from trainyard.controller.bootstrap import main
 from trainyard.controller.bootstrap.settings import Settings
+from trainyard.scheduling.topology_labels import TOPOLOGY_LABELS
 
 if TYPE_CHECKING:
     from trainyard.controller.bootstrap.http_server import Ports
@@ -53,9 +54,18 @@ def test_invalid_namespaces_are_refused(monkeypatch: pytest.MonkeyPatch, text: s
         ("TRAINYARD_POD_UID", "a" * 65),
         ("TRAINYARD_API_BURST", "9" * 401),
         ("TRAINYARD_AGENT_PULL_SECRETS", "regcred,No Name"),
+        ("TRAINYARD_GANG_SCHEDULERS", "native,slurm"),
+        ("TRAINYARD_COSCHEDULING_NAME", "No Name"),
         ("TRAINYARD_ACCELERATORS", '{"example.com/npu": 0}'),
         ("TRAINYARD_ACCELERATORS", '{"example.com/npu": "many"}'),
         ("TRAINYARD_ACCELERATORS", '{"npu": 1}'),
+        ("TRAINYARD_NETWORK_PROFILES", "{"),
+        ("TRAINYARD_NETWORK_PROFILES", '{"A": {}}'),
+        ("TRAINYARD_NETWORK_PROFILES", '{"auto": {}}'),
+        ("TRAINYARD_NETWORK_PROFILES", '{"p5": {"interfaces": "eth0"}}'),
+        ("TRAINYARD_NETWORK_PROFILES", '{"p5": {"base": "elastic"}}'),
+        ("TRAINYARD_NETWORK_PROFILES", '{"p5": {"env": {"MASTER_ADDR": "x"}}}'),
+        ("TRAINYARD_TOPOLOGY_LABELS", "example.com/rack,a label"),
         ("TRAINYARD_WORKER_LABELS", '{"a b": "c"}'),
         ("TRAINYARD_WORKER_LABELS", '{"a": "b c"}'),
         ("TRAINYARD_WORKER_ANNOTATIONS", '{"a b": "c"}'),
@@ -94,6 +104,14 @@ def test_maps_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.agent_pull_secrets == ("regcred", "mirror")
     assert made.accelerators == {"example.com/*": 2, "google.com/tpu": "none"}
     assert (made.worker_annotations, made.worker_labels) == ({"note": "a"}, {})
+
+
+def test_topology_labels_have_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings().topology_labels == TOPOLOGY_LABELS
+    monkeypatch.setenv("TRAINYARD_TOPOLOGY_LABELS", "example.com/block, rack,")
+    assert Settings().topology_labels == ("example.com/block", "rack")
+    monkeypatch.setenv("TRAINYARD_TOPOLOGY_LABELS", "")
+    assert Settings().topology_labels == TOPOLOGY_LABELS
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

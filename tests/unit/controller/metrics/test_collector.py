@@ -9,7 +9,7 @@ from trainyard.api.base import MAX_JSON_INTEGER
 from trainyard.api.internal_status import Group
 from trainyard.api.progress import Goodput, LostSeconds, MeasuredProgress, Progress, Straggler
 from trainyard.api.status import Avoidance, ConditionType, Phase, Restarts, SuspectNode, TrainingJobStatus
-from trainyard.controller.metrics.collector import CacheMetrics, JobMetrics
+from trainyard.controller.metrics.collector import MAX_NODES, CacheMetrics, JobMetrics
 from trainyard.controller.reconcile.caches import Caches
 from trainyard.controller.reconcile.resources import job_record
 from trainyard.domain.plan import plan
@@ -69,6 +69,30 @@ def test_avoided_nodes_are_exported(phase: Phase, expected: float | None) -> Non
     )
     about = {"namespace": "lab", "name": "job"}
     assert registry.get_sample_value("trainyard_job_avoided_nodes", about) == expected
+
+
+def test_failures_by_node_add_up_over_jobs() -> None:
+    registry, caches = CollectorRegistry(), Caches.empty()
+    CacheMetrics(caches, registry, lambda: True)
+    for number, failures in ((1, 2), (2, 3)):
+        raw = {**RAW, "metadata": {**RAW["metadata"], "uid": str(number), "name": f"job-{number}"}}
+        status = TrainingJobStatus().evolve(suspect_nodes=[SuspectNode(name="bad", failures=failures, until=NOW)])
+        caches.of("lab").jobs.apply(job_record(raw).with_status(status.evolve(phase=Phase.FAILED), 9))
+    assert registry.get_sample_value("trainyard_node_failures", {"node": "bad"}) == 5.0
+
+
+def test_series_of_nodes_are_bounded() -> None:
+    registry, caches = CollectorRegistry(), Caches.empty()
+    CacheMetrics(caches, registry, lambda: True)
+    for number in range(MAX_NODES + 1):
+        raw = {**RAW, "metadata": {**RAW["metadata"], "uid": str(number), "name": f"job-{number}"}}
+        node = SuspectNode(name=f"node-{number}", failures=1 + (number > 0), until=NOW)
+        caches.of("lab").jobs.apply(job_record(raw).with_status(TrainingJobStatus().evolve(suspect_nodes=[node]), 9))
+    samples = [
+        each for family in registry.collect() if family.name == "trainyard_node_failures" for each in family.samples
+    ]
+    assert len(samples) == MAX_NODES
+    assert {"node": "node-0"} not in [each.labels for each in samples], "the node with the fewest failures"
 
 
 def test_out_of_range_counts_are_tolerated() -> None:

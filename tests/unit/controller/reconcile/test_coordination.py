@@ -17,14 +17,14 @@ from tests.support.waiting import until
 from tests.unit.controller.conftest import operator
 from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.certificates.contents import CertificateError
-from trainyard.controller.bootstrap import main
+from trainyard.controller.bootstrap import main, operator as operator_module
 from trainyard.controller.bootstrap.http_server import ListenError
 from trainyard.controller.bootstrap.operator import Operator
 from trainyard.controller.bootstrap.settings import Settings
 from trainyard.controller.reconcile import coordination
 from trainyard.coordinator import progress_store
 from trainyard.coordinator.tokens import PodIdentity
-from trainyard.kube.resource import PODS
+from trainyard.kube.resource import EVENTS, NODES, PODS
 from trainyard.kube.secret import SECRETS
 
 COMMAND = {"spec": {"containers": [{"name": "main", "image": "trainer:1", "command": ["trainyard-agent", "--", "t"]}]}}
@@ -321,3 +321,48 @@ async def test_evicted_worker_stops_all_after_one_step(api: FakeApi, site: Site)
         )
         assert word[1]["attempt"] == 2
         assert site.lab.status()["restarts"]["disruptions"] == 1
+
+
+async def test_ranks_follow_the_labels_of_nodes(api: FakeApi, site: Site) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "trainer:1", "command": ["python", "train.py"]}]}}
+    pods = [f"job-worker-{index}-1" for index in range(4)]
+    nodes = {"n0": "a", "n1": "b", "n2": "a", "n3": "b"}
+    for node, rack in nodes.items():
+        api.cluster.create(NODES, "", {"metadata": {"name": node, "labels": {"example.com/rack": rack}}})
+    read: dict[str, Any] = {"read_nodes": True, "topology_labels": "example.com/rack", "agent_image": "operator:1"}
+    async with operator(api, **site.settings, **read):
+        site.lab.submit(framework="torch", template=template, replicas=4)
+        await site.lab.until_pods(*pods)
+        assert {site.pod(name)["metadata"]["annotations"]["trainyard.dev/rank-order"] for name in pods} == {"placement"}
+        site.lab.runs(*pods, nodes=nodes)
+        await site.lab.until_phase("Running")
+        assert site.lab.status()["internal"]["workerOrder"] == {"workers": [0, 2, 1, 3]}
+        words = [await site.call(name, {"attempt": 1, "state": "waiting"}) for name in pods]
+        assert [word["environment"]["RANK"] for _, word in words] == ["0", "2", "1", "3"]
+        assert await site.report("job-worker-1-1", 1, step=3) == 403, "it has rank 2"
+
+
+async def test_nodes_are_not_read_by_default(api: FakeApi, site: Site) -> None:
+    async with operator(api, **site.settings, agent_image="operator:1"):
+        site.lab.submit(framework="torch", template=COMMAND, replicas=4, scheduling={"rankOrder": "placement"})
+        await site.lab.until_pods(*(f"job-worker-{index}-1" for index in range(4)))
+    assert not any("nodes" in call.path for call in api.calls)
+
+
+async def test_jobs_start_without_the_right_to_nodes(api: FakeApi, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator_module, "NODES_WAIT_SECONDS", 0.1)
+    api.fault(method="GET", path=".*/nodes", status=403, reason="Forbidden", message="no", times=10_000)
+    async with operator(api, **site.settings, read_nodes=True):
+        await site.running()
+
+
+async def test_order_that_is_not_followed_is_reported(api: FakeApi, site: Site) -> None:
+    template = {"spec": {"containers": [{**COMMAND["spec"]["containers"][0], "env": [{"name": "RANK", "value": "1"}]}]}}
+    async with operator(api, **site.settings, agent_image="operator:1"):
+        site.lab.submit(framework="torch", template=template, replicas=4, scheduling={"rankOrder": "placement"})
+        await until(
+            lambda: (
+                "scheduling.rankOrder: placement has no effect: the template sets RANK: remove it from env"
+                in [event["note"] for event in api.cluster.objects(EVENTS, LAB)]
+            )
+        )

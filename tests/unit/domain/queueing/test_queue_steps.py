@@ -8,9 +8,11 @@ import pytest
 from tests.support.jobs import NOW, Scene, because, job, stored, summarize
 from tests.support.workloads import ADMISSION, QUEUE, Workload, workload
 from trainyard.api.agent_protocol import AgentState, StopProgress
+from trainyard.api.internal_status import PodGroup
 from trainyard.api.reasons import Reason
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.status import ConditionType as C, Phase, Restarts
-from trainyard.domain.decisions import ChangeWorkload, CreateWorker, CreateWorkload, DeletePod
+from trainyard.domain.decisions import ChangeWorkload, CreateWorker, CreateWorkload, DeletePod, DeletePodGroups
 from trainyard.domain.plan import plan
 from trainyard.domain.state.worker_views import AgentView
 from trainyard.domain.workload_changes import Activate, Adapt, PodSet, ReleaseQuota
@@ -57,6 +59,25 @@ class TestNewJob:
         assert message in event.note
         held = replace(scene, status=decided.status)
         assert list(plan(held.snapshot, NOW).actions) == []
+
+    def test_with_a_queue_of_volcano_starts(self) -> None:
+        scene = job(3, **QUEUE).with_gang_schedulers(GangScheduler.VOLCANO)
+        decided = plan(scene.snapshot, NOW)
+        assert (decided.status.queued, decided.status.internal.pod_group is None) == (False, False)
+        named = job(3, scheduling={"queue": "team", "gang": "volcano"}).with_gang_schedulers(GangScheduler.VOLCANO)
+        assert not plan(named.in_queue().snapshot, NOW).status.queued
+
+    def test_names_the_gang_of_its_pods(self) -> None:
+        scene = job(3, **QUEUE).with_gang_schedulers(GangScheduler.NATIVE).queued()
+        group = PodGroup(scheduler=GangScheduler.NATIVE, created_in_attempt=1, min_member=3)
+        assert list(plan(scene.snapshot, NOW).actions) == [CreateWorkload((PodSet("worker", 3),), group)]
+
+    def test_without_its_gang_scheduler_asks_for_no_quota(self) -> None:
+        scene = job(3, scheduling={"queue": "team", "gang": "native"})
+        decided = plan(scene.in_queue().snapshot, NOW)
+        assert (decided.status.reason, [each.type for each in decided.events]) == (Reason.GANG_UNAVAILABLE, ["Warning"])
+        waiting = plan(scene.queued().snapshot, NOW)
+        assert (list(waiting.actions), waiting.status.reason) == ([], Reason.GANG_UNAVAILABLE)
 
     def test_without_a_queue_knows_no_queue(self) -> None:
         decided = plan(job(3).in_queue().snapshot, NOW)
@@ -193,6 +214,13 @@ class TestStoppedJob:
         assert list(decided.actions) == [DeletePod(pod.name, pod.uid, Reason.EVICTED) for pod in RUNNING.pods]
         ending = replace(held, pods=tuple(replace(p, deletion_time=NOW + timedelta(seconds=9)) for p in held.pods))
         assert list(plan(ending.in_queue(EVICTED.view).snapshot, NOW).actions) == []
+
+    def test_deletes_its_pod_group(self) -> None:
+        group = PodGroup(scheduler=GangScheduler.VOLCANO, created_in_attempt=1, min_member=3)
+        held = plan(RUNNING.with_status(pod_group=group).in_queue(EVICTED.view).snapshot, NOW).status
+        decided = plan(replace(RUNNING, status=held).in_queue(EVICTED.view).snapshot, NOW)
+        assert DeletePodGroups(GangScheduler.VOLCANO) in decided.actions
+        assert decided.status.internal.pod_group is None
 
     @pytest.mark.parametrize(
         "late", [pytest.param(None, id="no pods"), pytest.param(31, id="a lost node"), pytest.param(0, id="ended")]

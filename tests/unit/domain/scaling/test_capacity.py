@@ -54,11 +54,11 @@ def test_shrinks_only_to_allowed_sizes() -> None:
     assert decided(short_of_capacity(multipleOf=2), 60).status.internal.joining == Joining(
         current_size=2, target_size=2, attempt=3
     )
-    assert decided(short_of_capacity(minReplicas=4), 600).status.attempt == 2, "so few are not allowed"
+    assert decided(short_of_capacity(minReplicas=4), 299).status.attempt == 2, "so few are not allowed"
 
 
 def test_fixed_size_job_waits_for_capacity() -> None:
-    assert decided(short_of_capacity().with_spec(elastic=None), 600).status.attempt == 2
+    assert decided(short_of_capacity().with_spec(elastic=None), 299).status.attempt == 2
 
 
 def test_waits_for_pods_not_handled_by_scheduler() -> None:
@@ -269,7 +269,7 @@ def test_resize_stop_has_its_own_timeout() -> None:
 def test_never_shrinks_where_workers_cannot_rejoin(field: str) -> None:
     value = {"agent": "none", "minRestartScope": "Group"}[field]
     scene = short_of_capacity().with_spec(recovery={field: value})
-    assert decided(scene, 600).status.attempt == 2
+    assert decided(scene, 299).status.attempt == 2
 
 
 def test_shrinks_again_where_capacity_falls_further() -> None:

@@ -351,3 +351,35 @@ def test_annotation_of_thousands_of_digits_is_ignored() -> None:
 @pytest.mark.parametrize(("text", "workers"), [("999999999", 999_999_999), ("1000000000", 0), ("two", 0)])
 def test_worker_count_has_at_most_nine_digits(text: str, workers: int) -> None:
     assert pod_view(pod(annotations={"trainyard.dev/workers": text})).workers == workers
+
+
+BLOCK, RACK = "example.com/block", "example.com/rack"
+
+
+@pytest.mark.parametrize(
+    ("labels", "selector", "place"),
+    [
+        ({}, None, ()),
+        ({"other": "x"}, {"pool": "gpu"}, ()),
+        ({BLOCK: "b1", RACK: "r7"}, None, ("b1", "r7")),
+        ({}, {BLOCK: "b1", RACK: "r7"}, ("b1", "r7")),
+        ({RACK: "r7"}, {RACK: "r8", BLOCK: "b1"}, ("b1", "r7")),
+        ({RACK: "r7"}, None, ("", "r7")),
+    ],
+    ids=["nothing", "other labels", "by the scheduler", "by Kueue", "by both", "a part"],
+)
+def test_pod_shows_the_place_of_its_node(labels: Json, selector: Json | None, place: tuple[str, ...]) -> None:
+    raw = pod(spec={"nodeSelector": selector}, labels={"trainyard.dev/job-uid": "j", **labels})
+    assert pod_view(raw, (BLOCK, RACK)).place == place
+    assert pod_view(raw).place == ()
+
+
+def test_equal_places_are_kept_once() -> None:
+    raw = pod(labels={"trainyard.dev/job-uid": "j", RACK: "r7"})
+    assert pod_view(raw, (RACK,)).place is pod_view(raw, (RACK,)).place
+
+
+@pytest.mark.parametrize(("value", "expected"), [("placement", True), ("index", False), (None, False)])
+def test_pod_shows_whether_its_ranks_wait(value: str | None, *, expected: bool) -> None:
+    annotations = {} if value is None else {"trainyard.dev/rank-order": value}
+    assert pod_view(pod(annotations=annotations)).ranks_ordered is expected

@@ -19,6 +19,7 @@ ALONE = {"recovery": {"agent": "none"}}
         pytest.param({"processesPerReplica": 2}, id="processes"),
         pytest.param({"parallelism": {"tensor": 2}}, id="parallelism"),
         pytest.param(ALONE, id="the agent"),
+        pytest.param({"network": {"profile": "efa"}}, id="the network profile"),
     ],
 )
 def test_change_under_suspension_changes_the_hash(fields: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C
 from trainyard.domain.decisions import Plan
 from trainyard.domain.plan import plan
+from trainyard.domain.state.network_view import NO_NETWORK, NetworkView
 from trainyard.domain.state.worker_views import Network, WorkerReport
 
 TCP, INFINIBAND = Network(uses_sockets=True, name="Socket"), Network(uses_sockets=False, name="IB")
@@ -20,12 +21,12 @@ def training(**limits: str) -> Scene:
     return job(2, template={**SUPERVISED, "spec": {**SUPERVISED["spec"], "containers": [main]}}).running()
 
 
-def act(scene: Scene, network: Network | None, attempt: int = 1) -> Plan:
+def act(scene: Scene, network: Network | None, attempt: int = 1, profile: NetworkView = NO_NETWORK) -> Plan:
     """Plan after worker 0 has reported this network, twice: what is stored is not reported again."""
     reports = [WorkerReport(attempt, 0, (), NOW, network=network), WorkerReport(attempt, 1, (), NOW)]
-    made = plan(replace(scene.snapshot, reports=reports), NOW)
+    made = plan(replace(scene.snapshot, reports=reports, network=profile), NOW)
     assert made.status == stored(made.status)
-    again = plan(replace(replace(scene, status=made.status).snapshot, reports=reports), NOW)
+    again = plan(replace(replace(scene, status=made.status).snapshot, reports=reports, network=profile), NOW)
     assert [each for each in again.events if each.type == "Warning"] == []
     return made
 
@@ -63,6 +64,18 @@ def test_unused_rdma_is_reported(resource: str) -> None:
 )
 def test_nothing_to_report(limits: dict[str, Any], network: Network | None) -> None:
     made = act(training(**limits), network)
+    assert (made.status.condition(C.RDMA_UNUSED), made.events) == (None, [])
+
+
+def test_profile_expects_another_network_than_tcp() -> None:
+    condition = act(training(), TCP, profile=NetworkView("gpudirect-tcpxo", "x")).status.condition(C.RDMA_UNUSED)
+    assert condition
+    assert (condition.status, condition.reason) == ("True", Reason.TCP_IN_USE)
+    assert condition.message.startswith("network.profile is gpudirect-tcpxo, but NCCL uses TCP (network Socket);")
+
+
+def test_profile_for_tcp_needs_no_devices() -> None:
+    made = act(training(**{"rdma/hca": "1"}), TCP, profile=NetworkView("tcp", "x", sockets=True))
     assert (made.status.condition(C.RDMA_UNUSED), made.events) == (None, [])
 
 

@@ -8,12 +8,14 @@ import pytest
 
 from tests.support.jobs import NOW, job
 from tests.support.workloads import QUEUE
+from trainyard.api.internal_status import PodGroup
+from trainyard.api.scheduling import GangScheduler
 from trainyard.api.status import Avoidance, SuspectNode
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.workload import queue_request
 from trainyard.domain.workload_changes import PodSet
 from trainyard.frameworks.manifests import worker_pod
-from trainyard.scheduling.workload import Priority, members_of, workload, workload_name
+from trainyard.queues.workload import Priority, as_new, members_of, workload, workload_name
 
 Json = dict[str, Any]
 CONTAINER: Json = {
@@ -36,7 +38,7 @@ TEMPLATE: Json = {
 
 
 def made(view: JobView, *pod_sets: PodSet, priority: Priority | None = None) -> Json:
-    pods = [worker_pod(each) for each in members_of(view, pod_sets)]
+    pods = [worker_pod(each) for each in members_of(as_new(view, None), pod_sets)]
     return workload(view, pod_sets, pods, priority or Priority())
 
 
@@ -45,7 +47,14 @@ def test_pod_set_has_what_quota_depends_on() -> None:
     (pod_set,) = made(view, PodSet("worker", 3))["spec"]["podSets"]
     template = pod_set.pop("template")
     assert pod_set == {"name": "worker", "count": 3}
-    assert template["metadata"] == {"annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"}}
+    assert template["metadata"] == {
+        "labels": {
+            "trainyard.dev/job-name": "train",
+            "trainyard.dev/job-uid": view.uid,
+            "trainyard.dev/role": "worker",
+        },
+        "annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"},
+    }
     spec = template["spec"]
     assert spec["containers"] == [{name: CONTAINER[name] for name in ("name", "image", "resources")}]
     assert spec["initContainers"] == [TEMPLATE["spec"]["initContainers"][0]]
@@ -88,6 +97,14 @@ def test_avoided_nodes_are_not_asked_for() -> None:
     assert "affinity" not in pod_set["template"]["spec"]
 
 
+def test_gang_is_that_of_a_first_attempt() -> None:
+    group = PodGroup(scheduler=GangScheduler.VOLCANO, created_in_attempt=7, min_member=2, queue="team")
+    view = job(2, **QUEUE).with_status(attempt=7, pod_group=group).job
+    status = as_new(view, group).status
+    assert (status.attempt, status.pod_group) == (1, group.evolve(created_in_attempt=1))
+    assert as_new(view, None).status.pod_group is None
+
+
 @pytest.mark.parametrize(
     ("priority", "expected"),
     [
@@ -124,7 +141,7 @@ def test_labels_of_kueue_are_followed() -> None:
     assert "other" not in found["metadata"]["annotations"]
     own = queue_request(job(1, scheduling={"queue": "mine", "priorityClassName": "high"}).spec.scheduling, metadata)
     assert own is not None
-    assert (own.queue, own.priority_class) == ("mine", "high")
+    assert (own.queue, own.label, own.priority_class) == ("mine", "labelled", "low")
 
 
 @pytest.mark.parametrize("seconds", ["", "0", "-1", "soon", "9" * 12])

@@ -11,10 +11,13 @@ from trainyard.api.constants import (
     ANNOTATION_TEMPLATE_HASH,
     GROUP,
     KIND,
+    LABEL_ATTEMPT,
+    LABEL_INDEX,
     LABEL_JOB_NAME,
     LABEL_JOB_UID,
     VERSION,
 )
+from trainyard.api.internal_status import PodGroup
 from trainyard.api.roles import member_index
 from trainyard.api.status import TrainingJobStatus
 from trainyard.domain.state.snapshot import JobView
@@ -36,6 +39,8 @@ OF_POD = (
 )
 OF_CONTAINER = ("name", "image", "resources", "restartPolicy")
 """The fields of pods and containers on which quota and placement depend."""
+OF_ONE_POD = frozenset({LABEL_INDEX, LABEL_ATTEMPT})
+"""Labels in which the pods of a role differ. The others stay: an affinity between the pods names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +60,19 @@ def workload_name(job: JobView) -> str:
     return f"{stem}-{sha256(job.uid.encode()).hexdigest()[:HASH_CHARACTERS]}"
 
 
+def as_new(job: JobView, gang: PodGroup | None) -> JobView:
+    """Return the job as in its first attempt. What an attempt has learned does not count: it passes.
+
+    `gang`: the PodGroup that its pods will have, if any.
+    """
+    first = gang.evolve(created_in_attempt=1) if gang else None
+    return replace(job, status=TrainingJobStatus().evolve(pod_group=first))
+
+
 def members_of(job: JobView, pod_sets: Sequence[PodSet]) -> Sequence[Worker]:
-    """Return the first member of each role, whose pod stands for all. What an attempt has learned does not count: it passes."""
-    fresh = replace(job, status=TrainingJobStatus())
+    """Return the first member of each role, whose pod stands for all. `job`: as in its first attempt."""
     indexes = [member_index(each.role, 0) for each in pod_sets]
-    return [Worker(fresh.of_member(i), i, 1, pod_sets[0].count) for i in indexes]
+    return [Worker(job.of_member(i), i, 1, pod_sets[0].count) for i in indexes]
 
 
 def workload(job: JobView, pod_sets: Sequence[PodSet], pods: Sequence[Json], priority: Priority) -> Json:
@@ -118,8 +131,9 @@ def _template(pod: Json) -> Json:
     if spec.get("initContainers"):
         reduced["initContainers"] = [_container(each) for each in spec["initContainers"]]
     reduced["restartPolicy"] = "Never"
-    asked = {k: v for k, v in (metadata.get("annotations") or {}).items() if k.startswith(TOPOLOGY_ANNOTATIONS)}
-    return {"metadata": {"annotations": asked}, "spec": reduced} if asked else {"spec": reduced}
+    labels = {name: value for name, value in metadata["labels"].items() if name not in OF_ONE_POD}
+    asked = {k: v for k, v in metadata["annotations"].items() if k.startswith(TOPOLOGY_ANNOTATIONS)}
+    return {"metadata": {"labels": labels, **({"annotations": asked} if asked else {})}, "spec": reduced}
 
 
 def _container(container: Mapping[str, object]) -> Json:

@@ -10,7 +10,7 @@ from trainyard.api.internal_status import Admission, AdmittedPods
 from trainyard.domain.state.snapshot import Snapshot
 from trainyard.domain.state.workload import Assignment, WorkloadView
 from trainyard.frameworks.worker_spec import Json, Worker
-from trainyard.scheduling.workload import KUEUE
+from trainyard.queues.workload import KUEUE
 
 LABEL_POD_SET = f"{KUEUE}/podset"
 

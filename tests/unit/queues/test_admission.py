@@ -10,7 +10,7 @@ from tests.support.workloads import ADMISSION, QUEUE, Workload, workload
 from trainyard.domain.state.workload import AdmissionCheck, Assignment
 from trainyard.frameworks.manifests import worker_pod
 from trainyard.frameworks.worker_spec import Worker
-from trainyard.scheduling.admission import (
+from trainyard.queues.admission import (
     UnusableAdmissionError,
     conflicts,
     flavor_names,

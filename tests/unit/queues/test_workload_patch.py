@@ -18,7 +18,7 @@ from trainyard.domain.workload_changes import (
     ReportPodsReady,
     WorkloadChange,
 )
-from trainyard.scheduling.workload_patch import workload_patch
+from trainyard.queues.workload_patch import workload_patch
 
 Json = dict[str, Any]
 SEEN = {"uid": "workload-uid", "resourceVersion": "7"}

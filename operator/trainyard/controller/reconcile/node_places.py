@@ -1,0 +1,39 @@
+"""Where nodes are in the network, by their labels. No I/O: a reflector writes this, where the chart grants that permission."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.domain.state.observe import place_of
+from trainyard.kube.store import Store
+from trainyard.scheduling.rank_order import Place
+from trainyard.scheduling.topology_labels import TOPOLOGY_LABELS
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """The place of a node."""
+
+    uid: str
+    resource_version: int
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlaces:
+    """The places of all nodes that are known."""
+
+    labels: tuple[str, ...] = TOPOLOGY_LABELS
+    """The labels that name a place, the widest part of the network first."""
+    nodes: Store[NodeRecord, str] = field(default_factory=lambda: Store(lambda node: node.name))
+
+    def record(self, raw: Mapping[str, Any]) -> NodeRecord:
+        """Parse a node."""
+        metadata = raw["metadata"]
+        place = place_of(metadata.get("labels") or {}, self.labels)
+        return NodeRecord(metadata["uid"], int(metadata["resourceVersion"]), metadata["name"], place)
+
+    def of(self, node: str) -> Place:
+        """Return the place of a node; nothing where it is not known."""
+        return next((record.place for record in self.nodes.of(node)), ())
