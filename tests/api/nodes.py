@@ -84,6 +84,16 @@ class Namespace:
         binding = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": "node1"}}
         self.plane.call("POST", f"{self._pods(pod)}/binding", binding)
 
+    def refuse(self, pod: str) -> None:
+        """There is no node for this pod."""
+        why = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available",
+        }
+        self.plane.call("PATCH", f"{self._pods(pod)}/status", {"status": {"conditions": [why]}}, MERGE)
+
     def report_event(self, pod: str, reason: str, note: str) -> None:
         """Write a warning about a pod as the kubelet does, in the older API."""
         metadata = self.plane.call("GET", self._pods(pod))["metadata"]

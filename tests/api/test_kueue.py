@@ -141,6 +141,23 @@ def test_pods_that_do_not_start_lose_quota(lab: Namespace, queues: Queues) -> No
 
 
 @pytest.mark.usefixtures("crew")
+def test_only_kueue_takes_quota_back(lab: Namespace, queues: Queues) -> None:
+    queues.queue("fragmented", "2")
+    lab.runs = False
+    submit(lab, "half", "fragmented", scheduling={"queue": "fragmented", "partialTimeoutSeconds": 1})
+    until(lambda: len(lab.pods("half")) == 2, 20, "the pods")
+    lab.bind("half-worker-0-1")
+    lab.refuse("half-worker-1-1")
+    until(lambda: lab.events("PartiallyScheduled", "half"), READY_SECONDS, "the release of the node")
+    until(lambda: not lab.pods("half"), READY_SECONDS, "no pods")
+    assert queues.condition("half", "QuotaReserved")["status"] == "True"
+    assert queues.condition("half", "PodsReady")["reason"] == "WaitForStart"
+    assert queues.used("fragmented") == "2"
+    until(lambda: lab.events("Evicted", "half"), READY_SECONDS + 20, "the eviction")
+    assert "PodsReadyTimeout" in lab.events("Evicted", "half")[0]
+
+
+@pytest.mark.usefixtures("crew")
 def test_deleted_workload_is_made_again(lab: Namespace, queues: Queues) -> None:
     queues.queue("forgetful", "2")
     submit(lab, "again", "forgetful")

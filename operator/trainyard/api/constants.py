@@ -36,7 +36,7 @@ MAX_STACK_REQUEST: Final = 128
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """On a TrainingJob: its queue of Kueue, as on all jobs of Kueue. `spec.scheduling.queue` may be one of Volcano."""
 LABEL_QUEUE_PRIORITY: Final = "kueue.x-k8s.io/priority-class"
-"""On a TrainingJob: the same as `spec.scheduling.priorityClassName`."""
+"""On a TrainingJob: its WorkloadPriorityClass, as on all jobs of Kueue. The pods keep their own PriorityClass."""
 LABEL_MAX_EXECUTION: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 """On a TrainingJob: the seconds after which Kueue evicts it for good."""
 PROVISIONING_PREFIX: Final = "provreq.kueue.x-k8s.io/"

@@ -343,7 +343,8 @@ class TrainingJobSpec(Model):
     lifecycle: Lifecycle = Lifecycle()
     """When the job starts, stops and is deleted."""
     managed_by: str | None = Field(default=None, min_length=3, max_length=63, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")
-    """The controller that manages this job, as domain/name. Not set: trainyard.dev/operator, which writes nothing to jobs of others."""
+    """The controller that manages this job, as domain/name. Not set, or trainyard.dev/operator: this operator. With any other value, the
+    operator writes nothing, not even the status."""
 
     @property
     def grace_seconds(self) -> int:

@@ -1,5 +1,6 @@
 """What `spec.scheduling` adds to pods, as YAML."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest

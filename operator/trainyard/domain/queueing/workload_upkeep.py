@@ -41,11 +41,12 @@ def while_waiting(snapshot: Snapshot, *, pods_ended: bool) -> Sequence[WorkloadA
     removed = _removed(queueing.workloads) if pods_ended else []
     workload = queueing.workload
     if workload is None:
-        return (
-            [CreateWorkload(wanted_pod_sets(snapshot), _gang(snapshot))] if pods_ended and _may_enter(snapshot) else []
-        )
+        enters = pods_ended and _may_enter(snapshot)
+        return [CreateWorkload(wanted_pod_sets(snapshot), _gang(snapshot))] if enters else []
     if workload.deleting or workload.finished:
         return removed
+    if pods_ended and not _may_enter(snapshot):
+        return [*removed, DeleteWorkload(workload.name, workload.uid)]
     if pods_ended and workload.reserved:
         if workload.evicted:
             return [*removed, _release(workload)]

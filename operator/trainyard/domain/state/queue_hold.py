@@ -25,6 +25,9 @@ def queue_hold(snapshot: Snapshot) -> QueueHold | None:
             return None
         text = NOT_INSTALLED if queueing is None else NOT_READABLE
         return QueueHold(Reason.QUEUE_UNAVAILABLE, text.format(queue=request.queue))
+    if (why := snapshot.gang.unavailable_because) and not snapshot.current:
+        # Its quota would be used by no pod.
+        return QueueHold(Reason.GANG_UNAVAILABLE, why)
     workload = queueing.workload
     if workload is None:
         return _missing(snapshot)
@@ -62,9 +65,6 @@ def _missing(snapshot: Snapshot) -> QueueHold:
     request = snapshot.job.queue
     if snapshot.job.status.internal.admission is not None:
         return QueueHold(Reason.WORKLOAD_REPLACED, "the Workload of the job was deleted")
-    if why := snapshot.gang.unavailable_because:
-        # Its quota would be used by no pod.
-        return QueueHold(Reason.GANG_UNAVAILABLE, why)
     queue = request.queue if request else ""
     return QueueHold(Reason.WAITING_FOR_QUOTA, f"the job enters the queue {queue}")
 

@@ -12,7 +12,14 @@ from trainyard.api.internal_status import PodGroup
 from trainyard.api.reasons import Reason
 from trainyard.api.scheduling import GangScheduler
 from trainyard.api.status import ConditionType as C, Phase, Restarts
-from trainyard.domain.decisions import ChangeWorkload, CreateWorker, CreateWorkload, DeletePod, DeletePodGroups
+from trainyard.domain.decisions import (
+    ChangeWorkload,
+    CreateWorker,
+    CreateWorkload,
+    DeletePod,
+    DeletePodGroups,
+    DeleteWorkload,
+)
 from trainyard.domain.plan import plan
 from trainyard.domain.state.worker_views import AgentView
 from trainyard.domain.workload_changes import Activate, Adapt, PodSet, ReleaseQuota
@@ -78,6 +85,8 @@ class TestNewJob:
         assert (decided.status.reason, [each.type for each in decided.events]) == (Reason.GANG_UNAVAILABLE, ["Warning"])
         waiting = plan(scene.queued().snapshot, NOW)
         assert (list(waiting.actions), waiting.status.reason) == ([], Reason.GANG_UNAVAILABLE)
+        entered = plan(scene.queued(workload(3, scene).admitted().view).snapshot, NOW)
+        assert [type(action) for action in entered.actions] == [DeleteWorkload]
 
     def test_without_a_queue_knows_no_queue(self) -> None:
         decided = plan(job(3).in_queue().snapshot, NOW)
