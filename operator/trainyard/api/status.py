@@ -32,12 +32,14 @@ from trainyard.api.job_conditions import (
     ConditionType as ConditionType,  # noqa: PLC0414 - the same
     summary,
 )
+from trainyard.api.node_avoidance import (
+    MAX_SUSPECT_NODES as MAX_SUSPECT_NODES,  # noqa: PLC0414 - the same
+    Avoidance as Avoidance,  # noqa: PLC0414 - the same
+    SuspectNode as SuspectNode,  # noqa: PLC0414 - the same
+)
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
 from trainyard.api.roles import MAX_ROLES, is_worker
 from trainyard.api.worker_status import RoleStatus, WorkerStatus
-
-MAX_SUSPECT_NODES = 16
-"""Nodes that a job remembers. If more of them fail, the nodes are not the cause."""
 
 
 class Phase(StrEnum):
@@ -90,32 +92,6 @@ class LastFailure(Model):
     """The failure in two words, for the printed table: the exit code, or the reason if it is more than Error."""
     message: str = ""
     """The container's termination message or the end of its log, at most 2,048 characters."""
-
-
-class Avoidance(StrEnum):
-    """How strictly a job avoids a node."""
-
-    NONE = "None"
-    """The node was the cause once."""
-    PREFERRED = "Preferred"
-    """Workers run on the node only if no other node fits."""
-    REQUIRED = "Required"
-    """No worker runs on the node."""
-
-
-class SuspectNode(Model):
-    """A node that caused the failure of an attempt."""
-
-    name: str = Field(max_length=253)
-    """The node's name."""
-    failures: int = Field(default=1, ge=1, le=MAX_JSON_INTEGER)
-    """The number of attempts that failed because of the node."""
-    avoidance: Avoidance = Avoidance.NONE
-    """How strictly later attempts avoid the node: None, Preferred or Required."""
-    reason: str = Field(default="", max_length=MAX_REASON_LENGTH)
-    """The reason of the last failure."""
-    until: Time
-    """When the node is removed from the list."""
 
 
 class TrainingJobStatus(Model):
