@@ -108,8 +108,10 @@ def test_job_in_queue_of_kueue_has_any_gang() -> None:
     scene = job(3, **QUEUE).with_gang_schedulers(G.NATIVE, G.VOLCANO).with_status(admission=ADMISSION)
     known = replace(scene, has_service=True).in_queue(workload().admitted().view)
     assert gang_of(known) == PodGroup(scheduler=G.NATIVE, created_in_attempt=1, min_member=3)
-    one = job(1, **QUEUE).with_gang_schedulers(G.VOLCANO).with_status(admission=ADMISSION)
-    assert gang_of(one.in_queue(workload(1).admitted().view)) is None
+    counts = ADMISSION.evolve(pods=[ADMISSION.pods[0].evolve(count=1)])
+    one = job(1, **QUEUE).with_gang_schedulers(G.VOLCANO).with_status(admission=counts)
+    made = decided(one.in_queue(workload(1).admitted().view))
+    assert (made.status.internal.pod_group, CreateWorker in kinds(made.actions)) == (None, True)
 
 
 def test_pod_group_precedes_its_pods() -> None:
