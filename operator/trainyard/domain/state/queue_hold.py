@@ -6,8 +6,8 @@ from trainyard.domain.state.workload import QueueHold, WorkloadView
 from trainyard.domain.workload_changes import PodSet
 
 NOT_INSTALLED = (
-    "the job has the queue {queue}, the operator was installed without Kueue, and the queue is none of Volcano: set"
-    " kueue.enabled of the chart, or scheduling.gang to volcano, or remove the queue from the job"
+    "the operator was installed without Kueue, and the queue {queue} is none of Volcano: set kueue.enabled of the chart,"
+    " or scheduling.gang to volcano, or remove the queue from the job"
 )
 NOT_READABLE = (
     "the job waits for the queue {queue}: the operator cannot read Kueue's Workloads; check that Kueue is installed"
