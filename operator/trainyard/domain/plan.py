@@ -103,7 +103,9 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
     snapshot = with_slow_init(remember_success(snapshot), now)
     snapshot = replace(snapshot, decided_size=decide_size(snapshot, now))
-    return replace(snapshot, gang=decide_gang(snapshot))
+    # A snapshot that stays the same keeps what it has computed.
+    gang = decide_gang(snapshot)
+    return snapshot if gang == snapshot.gang else replace(snapshot, gang=gang)
 
 
 def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:

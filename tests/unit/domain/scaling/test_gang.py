@@ -218,6 +218,14 @@ def test_suspended_job_of_missing_scheduler_is_not_held() -> None:
     assert not decided(scene).status.holds(C.STALLED)
 
 
+def test_size_changed_before_pods_gets_another_gang() -> None:
+    scene = replace(grouped(4).with_spec(replicas=2), has_service=True)
+    made = decided(scene)
+    assert (kinds(made.actions), made.status.internal.pod_group) == ([DeletePodGroups], None)
+    scene = replace(scene, status=stored(made.status))
+    assert gang_of(scene) == PodGroup(scheduler=G.NATIVE, created_in_attempt=1, min_member=2)
+
+
 def test_lost_status_finds_the_gang_again() -> None:
     pods = job(3).created(attempt=4).pods
     scene = replace(job(3).with_gang_schedulers(G.NATIVE), pods=pods[:2], has_service=True)
