@@ -190,7 +190,7 @@ def test_rules_of_scheduling_name_the_fix(lab: Namespace) -> None:
         {"priorityClassName": "high"},
         {"topology": {"key": "rack"}},
     ):
-        with pytest.raises(RefusedError, match="can be changed while the job is active"):
+        with pytest.raises(RefusedError, match="can be changed only while the job is suspended"):
             lab.change("odd", scheduling=change)
     lab.change("odd", scheduling={"partialTimeoutSeconds": 60})
     lab.change("odd", scheduling={"gang": "none"}, lifecycle={"suspend": True})
