@@ -199,6 +199,13 @@ def test_missing_scheduler_holds_the_job(permitted: Any, named: str, part: str) 
     assert again.requeue_after is None, "nothing is repeated"
 
 
+def test_two_causes_of_stalled_are_no_news_twice() -> None:
+    scene = job(3, scheduling={"gang": "volcano"}, parallelism={"tensor": 2}).started()
+    made = decided(scene)
+    assert [event.reason for event in made.events] == [Reason.INVALID_SPEC]
+    assert decided(replace(scene, status=stored(made.status))).events == []
+
+
 def test_found_scheduler_releases_the_job() -> None:
     stalled = condition(C.STALLED, reason=Reason.GANG_UNAVAILABLE)
     scene = job(2, scheduling={"gang": "volcano"}).started().with_conditions(stalled).with_gang_schedulers(G.VOLCANO)
