@@ -239,7 +239,7 @@ def _accelerators(view: JobView, group_size: int, table: AcceleratorTable) -> in
 def pod_record(raw: Mapping[str, Any], topology_labels: Sequence[str] = ()) -> PodView:
     """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job.
 
-    `topology_labels`: those that name the place of its node.
+    `topology_labels`: the labels that name the place of its node.
     """
     pod = pod_view(raw, topology_labels)
     job = _check_owner(raw)
