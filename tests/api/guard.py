@@ -1,7 +1,7 @@
 """Users of a namespace that the chart's admission policies guard, what they ask for, and why the API server refuses it."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,16 +71,20 @@ def guard(plane: Plane, chart: Chart) -> Iterator[Plane]:
     assert len(made) == 10
     for plural, policy in made:
         plane.call("POST", f"{POLICIES}/{plural}", dict(policy))
-    # They are in force a moment later, each by itself.
-    until(lambda: refused(plane, STUDENT), 30, "authors to be looked at")
-    until(lambda: refused(plane, AUTHOR, hostNetwork=True), 30, "templates to be looked at")
-    until(lambda: refused_pod(plane), 30, "the operator to be looked at")
-    until(lambda: refused_pod(plane, worker(spec={"hostNetwork": True})), 30, "the operator's pods to be looked at")
-    until(lambda: refused_pod(plane, worker(), user=TENANT), 30, "forged workers to be looked at")
+    # They are in force a moment later, each by itself, and so is their end.
+    guards: dict[str, Callable[[], str]] = {
+        "authors": lambda: refused(plane, STUDENT),
+        "templates": lambda: refused(plane, AUTHOR, hostNetwork=True),
+        "the operator": lambda: refused_pod(plane),
+        "the operator's pods": lambda: refused_pod(plane, worker(spec={"hostNetwork": True})),
+        "forged workers": lambda: refused_pod(plane, worker(), user=TENANT),
+    }
+    for name, reason in guards.items():
+        until(reason, 30, f"{name} to be looked at")
     yield plane
     for plural, policy in made:
         plane.forget(f"{POLICIES}/{plural}/{policy['metadata']['name']}")
-    until(lambda: not refused_pod(plane), 30, "the guard to be gone")
+    until(lambda: not any(reason() for reason in guards.values()), 30, "the guard to be gone")
 
 
 def job(name: str = "job", **pod: Any) -> Json:

@@ -50,10 +50,12 @@ def test_order_of_ranks_needs_agents_and_ranks(lab: Namespace, spec: dict[str, A
 
 
 def test_order_of_ranks_can_be_chosen(lab: Namespace) -> None:
-    for framework in ("torch", "deepspeed", "megatron", "jax", "horovod"):
-        lab.submit(framework, framework=framework, template=TEMPLATE, scheduling={"rankOrder": "placement"})
-    lab.submit("mpi", framework="mpi", template=TEMPLATE, scheduling={"rankOrder": "index"})
-    lab.submit("plain", framework="none", template=TEMPLATE, recovery={"agent": "none"}, scheduling={})
+    by_placement = {each: {"rankOrder": "placement"} for each in ("torch", "deepspeed", "megatron", "jax", "horovod")}
+    for framework, chosen in {**by_placement, "mpi": {"rankOrder": "index"}, "none": {}}.items():
+        lab.submit("ordered", framework=framework, template=TEMPLATE, scheduling=chosen)
+        lab.remove("ordered")
+    lab.submit("ordered", framework="none", template=TEMPLATE, recovery={"agent": "none"}, scheduling={})
+    lab.remove("ordered")
 
 
 CASES = (

@@ -1,13 +1,11 @@
 """Groups that the scheduler places pod by pod: two of them may each hold what the other waits for."""
 
-from contextlib import ExitStack
-
 from tests.cluster.elastic_group import GPUS, closed, counts
 from tests.cluster.kube import Json, Kube, job, main_container, train_on_cpus
 
 MEET = "import torch.distributed as group; group.init_process_group('gloo')"
 """Needs all workers."""
-URGENT = "urgent"
+TAINT = "example.com/second"
 
 
 def group(name: str, **template: object) -> Json:
@@ -19,29 +17,16 @@ def group(name: str, **template: object) -> Json:
     return train_on_cpus(manifest)
 
 
-def priority_class() -> Json:
-    """Return a class whose pods go first in the scheduler's queue, and end no others."""
-    meta = {"name": URGENT}
-    return {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": meta,
-        "value": 1000,
-        "preemptionPolicy": "Never",
-    }
-
-
 def test_two_groups_with_half_the_nodes_finish(kube: Kube) -> None:
-    kube.apply(priority_class())
-    with ExitStack() as cordons:
-        cordons.callback(kube.run, "delete", "priorityclass", URGENT)
-        cordons.enter_context(closed(kube, "node3"))
-        with closed(kube, "node2"):
+    with closed(kube, "node3"):
+        kube.run("taint", "node", "node2", f"{TAINT}=true:NoSchedule")
+        try:
             kube.apply(group("first"))
             kube.until(lambda: nodes(kube, "first") == ["node1"], 30, "the first group to get one node")
-            kube.apply(group("second", priorityClassName=URGENT))
-            kube.until(lambda: len(kube.pods("second")) == 2, 30, "the pods of the second group")
-        kube.until(lambda: nodes(kube, "second"), 30, "the second group to get one node")
+            kube.apply(group("second", tolerations=[{"key": TAINT, "operator": "Exists"}]))
+            kube.until(lambda: nodes(kube, "second") == ["node2"], 30, "the second group to get the other one")
+        finally:
+            kube.run("taint", "node", "node2", f"{TAINT}=true:NoSchedule-")
         for name in ("first", "second"):
             status = kube.wait_phase(name, "Complete", 150)
             assert counts(status) == (0, 0, 0)

@@ -56,7 +56,7 @@ class Recipe:
 
 PICTURES, POINTS, LOSS = r"([\d.]+)% of pictures", r"([\d.]+)% of points", r"loss (\d+\.\d+)"
 LOSSES = r"(?<!')\bloss\W+\d"
-"""Losses of the program, and not those that Ray reports once more: the first comes before the first checkpoint."""
+"""The losses that the program prints. Ray reports each loss again, and the first report precedes the first checkpoint."""
 RECIPES = (
     Recipe("images", PICTURES, least=90, fault=Fault.DELETE, more=("--steps", "300")),
     # Guessing gives 2.6, how often each letter comes 2.3.

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from trainyard.controller.bootstrap.peers import DOMAIN, QUALIFIED, LabelValue, QualifiedName
+from trainyard.api.names import DOMAIN, QUALIFIED
+from trainyard.controller.bootstrap.peers import LabelValue, QualifiedName
 
 
 class Values(BaseModel):

@@ -1,5 +1,7 @@
 """`status.internal`: state that only the operator needs. Users read the other fields of the status."""
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema, field_validator
@@ -173,6 +175,11 @@ class WorkerOrder(Model):
         default=[], max_length=MAX_REPLICAS, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
     """The indexes of all workers, that of the first ranks first. Empty: the order is that of the indexes."""
+
+    @cached_property
+    def place_of(self) -> Mapping[int, int]:
+        """The place of each worker in the order. Each agent of a group asks for its own, several times in a restart."""
+        return {worker: place for place, worker in enumerate(self.workers)}
 
     @field_validator("workers")
     @classmethod

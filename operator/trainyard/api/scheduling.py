@@ -1,11 +1,12 @@
 """`spec.scheduling`: how the pods of a job get their nodes, and how their ranks follow from that."""
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Final
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, JsonValue
 
 from trainyard.api.base import Model, rule
+from trainyard.api.names import MAX_QUALIFIED, QUALIFIED, ObjectName
 from trainyard.api.recovery import DAY
 
 PARTIAL_TIMEOUT_SECONDS = 300
@@ -13,13 +14,6 @@ PARTIAL_TIMEOUT_SECONDS = 300
 PLACED_FRAMEWORKS: Final = ("torch", "deepspeed", "megatron", "jax", "horovod")
 """The frameworks whose ranks are numbers that each process gets, and that may be on any worker. Rank 0 is always on worker 0."""
 RANKS_PLACED: Final = "self.?scheduling.?rankOrder.orValue('index') == 'placement'"
-MAX_LABEL_KEY = 317
-"""Characters of a label's key: a domain of 253, a slash and a name of 63."""
-LABEL_KEY = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-ObjectName = Annotated[
-    str, StringConstraints(max_length=253, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
-]
-"""The name of an object in the cluster."""
 OF_PODS = ("queue", "priorityClassName", "topology")
 """The optional fields that all pods of a group share."""
 
@@ -52,7 +46,7 @@ class RankOrder(StrEnum):
 class Topology(Model):
     """The domain of nodes, for example a rack, in which all members of the group run."""
 
-    key: str = Field(min_length=1, max_length=MAX_LABEL_KEY, pattern=LABEL_KEY)
+    key: str = Field(min_length=1, max_length=MAX_QUALIFIED, pattern=f"^{QUALIFIED}$")
     """The label of nodes whose value names the domain, for example topology.kubernetes.io/zone."""
     required: bool = False
     """Whether the members run nowhere else. Otherwise the scheduler prefers one domain."""
@@ -98,7 +92,6 @@ class Scheduling(Model):
     communicate over short ways. The order is found when all workers of a new group have started, and stays while the group keeps pods.
     Rank 0 is always on worker 0. The ranks wait for it, so it needs the agent. index: worker 0 has the first ranks, worker 1 the next
     ones. Not set: placement if the operator reads the labels of nodes, or if a tensor parallel group spans several workers; else index."""
-
     compute_domain: ComputeDomain | None = None
     """Create a ComputeDomain for the workers of this job, and give each of them a channel of it. For systems with NVLink between nodes, such
     as GB200 NVL72. It needs NVIDIA's DRA driver, and `computeDomains.enabled` in the chart. Not set: none."""
@@ -113,6 +106,7 @@ class Scheduling(Model):
 
 def scheduling_rules() -> list[JsonValue]:
     """Return the rules of the spec about `scheduling` and what else it has to fit."""
+    domain, before = (f"{each}.?scheduling.?computeDomain" for each in ("self", "oldSelf"))
     same = "self.scheduling.gang == oldSelf.scheduling.gang" + "".join(map(_unchanged, OF_PODS))
     return [
         rule(
@@ -128,18 +122,6 @@ def scheduling_rules() -> list[JsonValue]:
             "scheduling.priorityClassName and template.spec.priorityClassName are different; leave one of them out",
             fieldPath=".scheduling.priorityClassName",
         ),
-    ]
-
-
-def _unchanged(field: str) -> str:
-    new, old = f"self.scheduling.{field}", f"oldSelf.scheduling.{field}"
-    return f" && has({new}) == has({old}) && (!has({new}) || {new} == {old})"
-
-
-def order_rules() -> list[JsonValue]:
-    """Return the rules of the spec on the order of ranks and on ComputeDomains."""
-    domain, before = (f"{each}.?scheduling.?computeDomain" for each in ("self", "oldSelf"))
-    return [
         rule(
             # The domains as a whole, and texts of any length, would be too costly to compare.
             f"({domain}.hasValue() == {before}.hasValue()"
@@ -160,3 +142,8 @@ def order_rules() -> list[JsonValue]:
             fieldPath=".scheduling.rankOrder",
         ),
     ]
+
+
+def _unchanged(field: str) -> str:
+    new, old = f"self.scheduling.{field}", f"oldSelf.scheduling.{field}"
+    return f" && has({new}) == has({old}) && (!has({new}) || {new} == {old})"

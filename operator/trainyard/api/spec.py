@@ -12,7 +12,7 @@ from trainyard.api.network import Network, network_rules
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
 from trainyard.api.roles import MAX_ROLES, Role, role_rules
-from trainyard.api.scheduling import Scheduling, order_rules, scheduling_rules
+from trainyard.api.scheduling import Scheduling, scheduling_rules
 
 YEAR = 366 * DAY
 DEFAULT_GRACE_SECONDS = 30
@@ -197,7 +197,6 @@ class TrainingJobSpec(Model):
                     fieldPath=".processesPerReplica",
                 ),
                 *network_rules(),
-                *order_rules(),
                 rule(
                     "has(self.managedBy) == has(oldSelf.managedBy)"
                     " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",

@@ -241,9 +241,8 @@ class TrainingJobStatus(Model):
 
         `recreated`: how often the pod was created again in that attempt.
         """
-        # This is asked for each pod in each reconcile, so the cheapest answer comes first.
         is_newest = attempt == self.created_in_attempt(worker) and recreated == self.recreated(worker)
-        return is_newest and self.includes(worker)
+        return self.includes(worker) and is_newest
 
     def recreated(self, worker: int) -> int:
         """Return how often the worker's pod was created again while the others went on."""
@@ -272,7 +271,7 @@ class TrainingJobStatus(Model):
     def group_rank(self, worker: int) -> int:
         """Return the place of a worker in the order of ranks: it has the ranks from this number times the processes of a worker."""
         order = self.internal.worker_order
-        return order.workers.index(worker) if order is not None and worker < len(order.workers) else worker
+        return worker if order is None else order.place_of.get(worker, worker)
 
     @property
     def has_placed_ranks(self) -> bool:

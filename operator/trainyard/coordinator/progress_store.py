@@ -33,6 +33,8 @@ class ProgressStore:
     """Called with a job's UID and the seconds after which to reconcile it."""
     now: Callable[[], datetime]
     """The time, to the fraction of a second."""
+    workers: int = field(default=0, init=False)
+    """The number of workers that have reported. Each report asks for it, so they are not counted again."""
     _reports: dict[str, dict[int, WorkerReport]] = field(default_factory=dict, init=False)
 
     def accept(self, sender: PodIdentity, report: Report) -> float:
@@ -59,6 +61,7 @@ class ProgressStore:
         taken = report.network
         network = Network(taken.transport is Transport.SOCKETS, taken.name) if taken and pod.index == 0 else None
         received = WorkerReport(report.attempt, pod.index, ranks, self.now(), groups, network, report.torch_processes)
+        self.workers += pod.index not in workers
         if workers.get(pod.index) != received:
             workers[pod.index] = received
             self.on_change(job.uid, self._status_interval())
@@ -79,12 +82,7 @@ class ProgressStore:
 
     def forget(self, uid: str) -> None:
         """Forget a job that is deleted or finished."""
-        self._reports.pop(uid, None)
-
-    @property
-    def workers(self) -> int:
-        """The number of workers that have reported."""
-        return sum(map(len, self._reports.values()))
+        self.workers -= len(self._reports.pop(uid, {}))
 
     def _status_interval(self) -> float:
         """Return the seconds between two statuses of a job, longer the more jobs report."""

@@ -213,27 +213,38 @@ class CoordinatorServer:
         return await self.verifier.identify(token.strip())
 
     async def _body(self, request: web.Request, limit: int) -> bytes:
-        too_large = RefusedError(RejectionReason.TOO_LARGE, f"this request of this worker has at most {limit} bytes")
         if (request.content_length or 0) > limit:
-            raise too_large
-        body = bytearray()
+            raise _too_large(limit)
         try:
-            with self.authenticated.body_in_transit(request.protocol):
-                async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-                    # A body that is sent in chunks has no length before its end.
-                    while chunk := await request.content.readany():
-                        body += chunk
-                        if len(body) > limit:
-                            raise too_large
+            if request.content.is_eof():
+                # It has arrived together with the head, as that of an agent does.
+                body = request.content.read_nowait()
+            else:
+                body = await self._body_in_transit(request, limit)
         except web.HTTPRequestEntityTooLarge as error:
-            raise too_large from error
+            raise _too_large(limit) from error
         except (HttpProcessingError, ClientError, ConnectionError) as error:
             raise RefusedError(RejectionReason.MALFORMED, f"the body is incomplete: {error}") from error
         except TimeoutError as error:
             raise RefusedError(
                 RejectionReason.TOO_SLOW, f"the body took longer than {BODY_TIMEOUT_SECONDS:.0f} s"
             ) from error
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+
+    async def _body_in_transit(self, request: web.Request, limit: int) -> bytes:
+        """Return the body, or a beginning that exceeds the limit. One that is sent in chunks has no length before its end."""
+        body = bytearray()
+        with self.authenticated.body_in_transit(request.protocol):
+            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+                while len(body) <= limit and (chunk := await request.content.readany()):
+                    body += chunk
         return bytes(body)
+
+
+def _too_large(limit: int) -> RefusedError:
+    return RefusedError(RejectionReason.TOO_LARGE, f"this request of this worker has at most {limit} bytes")
 
 
 def _assignment_json(current: Assignment, secret: str) -> Json:

@@ -107,8 +107,11 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
         snapshot = replace(snapshot, job=replace(snapshot.job, status=status.evolve(**changes)))
     snapshot = with_slow_init(remember_success(snapshot), now)
     snapshot = replace(snapshot, decided_size=decide_size(snapshot, now))
-    snapshot = replace(snapshot, gang=decide_gang(snapshot))
-    return replace(snapshot, hold=queue_hold(snapshot))
+    # A snapshot that stays the same keeps what it has computed.
+    if (gang := decide_gang(snapshot)) != snapshot.gang:
+        snapshot = replace(snapshot, gang=gang)
+    hold = queue_hold(snapshot)
+    return snapshot if hold == snapshot.hold else replace(snapshot, hold=hold)
 
 
 def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:

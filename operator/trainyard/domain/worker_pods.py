@@ -46,7 +46,7 @@ def reconcile_pods(snapshot: Snapshot, deadlines: Sequence[float], now: datetime
     waits = [*deadlines, *joining.waits, *_lost_node_waits(blocking, now), *removed.waits, *backoff]
     opened: Rendezvous | None = None
     changes: StatusChanges = {}
-    if unused := snapshot.unused_pod_group:
+    if unused := snapshot.unused_pod_group or (status.pod_group if snapshot.gang.outdated else None):
         actions, changes = [*actions, DeletePodGroups(unused.scheduler)], {"pod_group": None}
     elif not _has_to_wait(status, blocking, backing_off=bool(backoff)):
         if snapshot.gang.pod_group:

@@ -1,4 +1,4 @@
-"""Decide which network profile the workers of a job get: the one that it names, or for `auto` the one that its template proves. Pure."""
+"""Choose the network profile of a job by its name, or for `auto` by what the template proves. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Choice:
 
 
 def choose_network(spec: TrainingJobSpec, networks: NetworkProfiles) -> Choice:
-    """Return the network of the workers of a job. `networks`: those that the operator knows, by name."""
+    """Return the network of the workers of a job. `networks`: the profiles that the operator knows, by name."""
     name = spec.network.profile
     if name is None:
         return Choice()

@@ -120,6 +120,7 @@ def test_report_interval_grows_with_workers() -> None:
     pauses = []
     for count in (100, 4_000, 40_000):
         store.progress_store._reports = {str(each): {0: None} for each in range(count)}  # type: ignore[dict-item]  # only counted
+        store.progress_store.workers = count
         pauses.append(store.report("pod-0-2", r0=count))
     assert pauses == [MIN_REPORT_INTERVAL_SECONDS, pytest.approx(20, abs=0.1), MAX_REPORT_INTERVAL_SECONDS]
     assert [seconds for _, seconds in store.changes] == [pytest.approx(wait, abs=0.5) for wait in (20, 300, 300)]

@@ -9,12 +9,12 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, with_config
 from typing_extensions import TypedDict
 
+from trainyard.api.names import QUALIFIED
+
 # An unknown field is refused: the selector without it would be empty, and select everything.
 STRICT = ConfigDict(extra="forbid")
 
 # The chart's values use these too (`dev/codegen/chart/words.py`).
-DOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
-QUALIFIED = rf"({DOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?"
 QualifiedName = Annotated[str, StringConstraints(pattern=f"^{QUALIFIED}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")]
 

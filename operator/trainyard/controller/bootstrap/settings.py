@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from trainyard.api.names import MAX_QUALIFIED, ObjectName
 from trainyard.api.scheduling import GangScheduler
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
-from trainyard.controller.bootstrap.peers import DOMAIN, LabelValue, Peer, QualifiedName
+from trainyard.controller.bootstrap.peers import LabelValue, Peer, QualifiedName
 from trainyard.coordinator.address import ALL_ADDRESSES
 from trainyard.domain.state.gang_schedulers import COSCHEDULING_SCHEDULER
 from trainyard.engine.leader import MAX_LEASE_SECONDS
@@ -21,16 +22,12 @@ from trainyard.scheduling.topology_labels import TOPOLOGY_LABELS
 # The chart's values use these types too (`dev/codegen/chart/values.py`).
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 """A valid name of a namespace or of the Lease."""
-
-
-SecretName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
 ResourceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.*-]{1,253}/[A-Za-z0-9._*-]{1,63}$")]
 """The name of an extended resource. `*` stands for any characters."""
 TopologyLabel = Annotated[
-    str, StringConstraints(max_length=317, pattern=r"^[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?$")
+    str, StringConstraints(max_length=MAX_QUALIFIED, pattern=r"^[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?$")
 ]
 """The key of a node's label."""
-SchedulerName = Annotated[str, StringConstraints(max_length=253, pattern=f"^{DOMAIN}$")]
 DeviceProcesses = Annotated[int, Field(ge=1, le=MAX_PROCESSES_PER_REPLICA)] | Literal["worker", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 ConcurrentReconciles = Annotated[int, Field(ge=1, le=256)]
@@ -70,7 +67,7 @@ class Settings(BaseSettings):
     """Whether that image is mounted as a volume instead of copied by an init container. All nodes need Kubernetes 1.33,
     and containerd 2.1 or CRI-O 1.31.
     """
-    agent_pull_secrets: Annotated[tuple[SecretName, ...], NoDecode] = ()
+    agent_pull_secrets: Annotated[tuple[ObjectName, ...], NoDecode] = ()
     """Secrets of the jobs' namespaces with which nodes pull that image, separated by commas."""
     coordinator_url: Annotated[str, StringConstraints(pattern=r"^https://[a-z0-9.-]{1,253}:[0-9]{1,5}$")] | None = None
     """Where agents reach this operator, as `https://NAME:PORT`. Not set, or empty: agents report nothing."""
@@ -80,7 +77,7 @@ class Settings(BaseSettings):
     """Address of that port. Workers connect from all nodes, by IPv4 or IPv6."""
     coordinator_tls: Path = Path("/etc/trainyard/tls")
     """The folder with its certificate: `tls.crt`, `tls.key`, and `ca.crt`, which workers verify it with."""
-    coordinator_secret: SecretName | None = None
+    coordinator_secret: ObjectName | None = None
     """The Secret in the operator's namespace in which it keeps a certificate that it issues and renews itself. The
     certificate of the folder, if there is one, is its first. Not set, or empty: the folder's, which others renew."""
     isolate_jobs: bool = False
@@ -107,7 +104,7 @@ class Settings(BaseSettings):
     gang_schedulers: Annotated[tuple[GangScheduler, ...], NoDecode] = ()
     """The gang schedulers whose PodGroups the operator may create (`native`, `volcano`, `coscheduling`), the preferred one first,
     separated by commas. It asks the API server once which of them there are."""
-    coscheduling_name: SchedulerName = COSCHEDULING_SCHEDULER
+    coscheduling_name: ObjectName = COSCHEDULING_SCHEDULER
     """The `schedulerName` of the scheduler that has the plugin Coscheduling."""
     context: str | None = None
     """The kubeconfig context to use outside a cluster."""

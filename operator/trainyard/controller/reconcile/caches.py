@@ -61,7 +61,7 @@ class Cache:
         """Return everything that a decision on the job needs, as of now; None if the job cannot be read.
 
         `agent`: whether an agent is injected into workers; `reports`: the agents' progress reports; `agent_registry`: which
-        agents are connected; `gang_schedulers`: those that the operator may use.
+        agents are connected. `gang_schedulers`: the gang schedulers that the operator may use.
 
         Only the job's own namespace counts. An owner reference to a job in another one is forged by somebody without
         permission there.

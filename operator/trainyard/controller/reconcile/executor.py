@@ -115,9 +115,8 @@ class Executor:
         return self.pod_groups.discovery.schedulers if self.pod_groups else NO_GANG_SCHEDULERS
 
     async def execute(self, job: JobView, plan: Plan) -> ExecutionResult:
-        """Carry out all actions except removals, in order: the Service, deletions, the NetworkPolicy, the
-        ComputeDomain, new pods. Stops
-        at the first rejection.
+        """Carry out all actions except removals, in order: the Service, deletions, the PodGroup, the NetworkPolicy, the
+        ComputeDomain, new pods. Stops at the first rejection.
 
         Raises ApiError if the server fails or does not answer. The outcome is unknown then, and the next reconcile
         looks again.

@@ -1,6 +1,6 @@
 """Ask the API server once which of the permitted gang schedulers the cluster has, by their kinds. Decides nothing.
 
-Nothing watches for them: who installs a scheduler later restarts the operator.
+Nothing watches for them: an administrator who installs a scheduler later restarts the operator.
 """
 
 import asyncio

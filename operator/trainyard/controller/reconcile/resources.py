@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from pydantic import ValidationError
+from typing_extensions import override
 
 from trainyard.api.constants import (
     ANNOTATION_DUMP_STACKS,
@@ -28,7 +29,7 @@ from trainyard.api.spec import Framework
 from trainyard.api.status import ConditionType, Phase, Restarts, SuspectNode, TrainingJobStatus
 from trainyard.api.worker_status import RoleStatus
 from trainyard.domain.progress.stragglers import confirmed
-from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, DeviceProcesses, accelerators
+from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable, accelerators
 from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.observe import job_view, owner, pod_view
 from trainyard.domain.state.snapshot import JobView
@@ -106,7 +107,7 @@ class JobRecord:
     @property
     def view(self) -> JobView | None:
         """Return the job, if it can be read."""
-        return None if self.problem else _parsed(self.text, tuple(self.accelerator_table.items()))
+        return None if self.problem else _parsed(self.text, _SameTable(self.accelerator_table))
 
     @property
     def status(self) -> TrainingJobStatus | None:
@@ -132,10 +133,25 @@ class JobRecord:
         return ObjectReference(TRAINING_JOBS.api_version, KIND, self.namespace, self.name, self.uid)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _SameTable:
+    """A table that equals only itself. To hash its entries would take longer than to find the job, which each agent asks for."""
+
+    table: AcceleratorTable
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameTable) and other.table is self.table
+
+    @override
+    def __hash__(self) -> int:
+        return id(self.table)
+
+
 @lru_cache(maxsize=PARSED_JOBS)
-def _parsed(text: bytes, accelerator_table: tuple[tuple[str, DeviceProcesses], ...]) -> JobView:
+def _parsed(text: bytes, same: _SameTable) -> JobView:
     """Return the job of a record's text. Its models and its template are never changed in place."""
-    return job_view(orjson.loads(text), dict(accelerator_table))
+    return job_view(orjson.loads(text), same.table)
 
 
 def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACCELERATORS) -> JobRecord:
@@ -251,7 +267,7 @@ def _accelerators(view: JobView, group_size: int, table: AcceleratorTable) -> in
 def pod_record(raw: Mapping[str, Any], topology_labels: Sequence[str] = ()) -> PodView:
     """Parse a pod with our label. Raises KeyError or ValueError if it is no worker of a job.
 
-    `topology_labels`: those that name the place of its node.
+    `topology_labels`: the labels that name the place of its node.
     """
     pod = pod_view(raw, topology_labels)
     job = _check_owner(raw)

@@ -22,8 +22,11 @@ def decide_gang(snapshot: Snapshot) -> GangDecision:
     """Return the gang of a group whose pods are about to be created; nothing where it has pods already."""
     job, status, schedulers = snapshot.job, snapshot.job.status, snapshot.gang_schedulers
     begins = status.internal.group is None and status.internal.launched_attempt < status.attempt
-    if not begins or status.pod_group:
+    if not begins:
         return GangDecision()
+    if stored := status.pod_group:
+        # No PodGroup can be changed: the size was, before any pod was created.
+        return GangDecision(outdated=not snapshot.current and stored.min_member != smallest_gang(snapshot))
     if (named := _named(job)) and named not in schedulers.found:
         return GangDecision(unavailable_because=_why_unavailable(named, schedulers))
     members = smallest_gang(snapshot)

@@ -66,7 +66,8 @@ def _timeout_left(snapshot: Snapshot, now: datetime) -> timedelta | None:
     seconds, start = _timeout_seconds(snapshot.job.spec), snapshot.job.status.starting_since
     if not seconds or start is None or not _holding(snapshot):
         return None
-    others = without_capacity(snapshot)
+    # Its own pods that are still terminating may be what fills the quota.
+    others = [] if snapshot.missing and snapshot.old else without_capacity(snapshot)
     if not others or (all(map(is_worker, others)) and _can_shrink(snapshot)):
         return None
     since = max([start, *(pod.scheduled_at for pod in _holding(snapshot) if pod.scheduled_at)])

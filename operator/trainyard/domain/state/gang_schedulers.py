@@ -50,6 +50,8 @@ class GangDecision:
 
     pod_group: PodGroup | None = None
     """The PodGroup that it gets; None where it has one already, or needs none."""
+    outdated: bool = False
+    """Whether the PodGroup that it has must be replaced: it is of another size."""
     unavailable_because: str = ""
     """Why it cannot get the gang scheduler that the job names, and the fix; empty where it gets it."""
 

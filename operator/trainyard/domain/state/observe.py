@@ -81,7 +81,8 @@ def job_view(raw: Json, accelerators: AcceleratorTable = ACCELERATORS) -> JobVie
 def pod_view(raw: Json, topology_keys: Sequence[str] = ()) -> PodView:
     """Return a worker's pod. Raises KeyError or ValueError where the object is none.
 
-    `topology_keys`: the labels that name the place of a node, the widest part first. Index and attempt come from the name, which cannot be edited; the labels of the same meaning are for selectors.
+    Index and attempt come from the name, which cannot be edited; the labels of the same meaning are for selectors.
+    `topology_keys`: the labels that name the place of a node, the widest part first.
     """
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     index, attempt, recreated = parse_worker_pod(metadata["name"])

@@ -157,8 +157,7 @@ def _unfollowed(snapshot: Snapshot) -> list[Event]:
     """Return the event that the spec is not followed: once, together with the condition."""
     events = []
     for kind, reason, why in (
-        (C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because),
-        (C.STALLED, Reason.GANG_UNAVAILABLE, snapshot.gang.unavailable_because),
+        (C.STALLED, *_stalled_because(snapshot)),
         (C.SCALING_LIMITED, Reason.SIZE_NOT_ALLOWED, snapshot.size.limited_because),
     ):
         before = snapshot.job.status.condition(kind)
@@ -241,11 +240,15 @@ def _conditions(snapshot: Snapshot, seen: Health) -> list[ConditionUpdate]:
 
 def _stalled(snapshot: Snapshot, seen: Health) -> ConditionUpdate:
     """Return the update of Stalled: whether the spec cannot be followed, and the fix."""
-    if snapshot.size.invalid_because:
-        return SetTrue(C.STALLED, Reason.INVALID_SPEC, snapshot.size.invalid_because)
-    if why := snapshot.gang.unavailable_because:
-        return SetTrue(C.STALLED, Reason.GANG_UNAVAILABLE, why)
-    return Clear(C.STALLED, seen.reason, "the job continues")
+    reason, why = _stalled_because(snapshot)
+    return SetTrue(C.STALLED, reason, why) if why else Clear(C.STALLED, seen.reason, "the job continues")
+
+
+def _stalled_because(snapshot: Snapshot) -> tuple[Reason, str]:
+    """Return why the spec cannot be followed, and the fix; an empty text where it can."""
+    if why := snapshot.size.invalid_because:
+        return Reason.INVALID_SPEC, why
+    return Reason.GANG_UNAVAILABLE, snapshot.gang.unavailable_because
 
 
 def _restarted(status: TrainingJobStatus, seen: Health) -> list[ConditionUpdate]:

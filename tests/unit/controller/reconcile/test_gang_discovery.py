@@ -1,4 +1,4 @@
-"""Which gang schedulers a cluster has: asked once, and only about those that the chart permits."""
+"""The operator asks once which gang schedulers the cluster has, and only about permitted ones."""
 
 import pytest
 

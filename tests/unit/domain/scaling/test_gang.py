@@ -215,6 +215,13 @@ def test_missing_scheduler_holds_the_job(permitted: Any, named: str, part: str) 
     assert again.requeue_after is None, "nothing is repeated"
 
 
+def test_two_causes_of_stalled_are_no_news_twice() -> None:
+    scene = job(3, scheduling={"gang": "volcano"}, parallelism={"tensor": 2}).started()
+    made = decided(scene)
+    assert [event.reason for event in made.events] == [Reason.INVALID_SPEC]
+    assert decided(replace(scene, status=stored(made.status))).events == []
+
+
 def test_found_scheduler_releases_the_job() -> None:
     stalled = condition(C.STALLED, reason=Reason.GANG_UNAVAILABLE)
     scene = job(2, scheduling={"gang": "volcano"}).started().with_conditions(stalled).with_gang_schedulers(G.VOLCANO)
@@ -232,6 +239,14 @@ def test_missing_scheduler_does_not_end_a_group() -> None:
 def test_suspended_job_of_missing_scheduler_is_not_held() -> None:
     scene = job(2, scheduling={"gang": "volcano"}, lifecycle={"suspend": True}).suspended()
     assert not decided(scene).status.holds(C.STALLED)
+
+
+def test_size_changed_before_pods_gets_another_gang() -> None:
+    scene = replace(grouped(4).with_spec(replicas=2), has_service=True)
+    made = decided(scene)
+    assert (kinds(made.actions), made.status.internal.pod_group) == ([DeletePodGroups], None)
+    scene = replace(scene, status=stored(made.status))
+    assert gang_of(scene) == PodGroup(scheduler=G.NATIVE, created_in_attempt=1, min_member=2)
 
 
 def test_lost_status_finds_the_gang_again() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.elastic_jobs import ELASTIC, NO_CAPACITY, short_of_capacity
-from tests.support.jobs import NOW, SUPERVISED, Scene, condition, job, stored
+from tests.support.jobs import NOW, SUPERVISED, Scene, condition, job, stored, worker
 from tests.support.reconciles import act, decided, names
 from tests.support.workloads import ADMISSION, QUEUE, workload
 from trainyard.api.internal_status import Releases
@@ -153,6 +153,18 @@ def test_quota_that_refuses_a_part_releases() -> None:
     scene = half_placed().gone(2, 3).with_status(launched_attempt=0)
     assert decided(scene, 600).status.attempt == 1, "it is not known why the pods are not there"
     assert decided(scene.with_conditions(refused), 600).status.attempt == 2
+
+
+def test_own_terminating_pods_may_fill_the_quota() -> None:
+    refused = condition(C.RUNNING, holds=False, reason=Reason.QUOTA_EXCEEDED)
+    scene = half_placed().gone(3).with_status(launched_attempt=0).with_conditions(refused)
+    old = worker(3, attempt=1, scheduled=True, node="lost", deletion_time=NOW)
+    scene = replace(
+        scene.with_status(attempt=2, launched_attempt=1), pods=(old, *(replace(p, attempt=2) for p in scene.pods))
+    )
+    scene = scene.pod(2, issue=NO_CAPACITY)
+    assert decided(scene, 600).status.attempt == 2
+    assert decided(replace(scene, pods=scene.pods[1:]), 600).status.attempt == 3
 
 
 @pytest.mark.parametrize("framework", ["none", "ray"])
