@@ -20,6 +20,10 @@ if sys.argv[1:2] == ["--ray"]:
     from trainyard_agent.ray_cluster import main as ray_cluster
 
     sys.exit(ray_cluster(sys.argv[2:]))
+if sys.argv[1:2] == ["--preflight"]:
+    from trainyard_agent.preflight_rank import run as preflight
+
+    preflight(sys.argv[2])
 if sys.argv[1:2] == ["--flower"]:
     from trainyard_agent.flower_federation import main as flower_federation
 

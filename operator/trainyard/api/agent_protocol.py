@@ -141,6 +141,8 @@ class Report(Part):
     """None in other workers than that of rank 0, or where it is not known."""
     torch_processes: int | None = Field(default=None, ge=1, le=MAX_PROCESSES_PER_REPLICA)
     """How many programs of the worker have had torch loaded at the same time. None where it has one process, or it is not known."""
+    preflight_seconds: Amount | None = None
+    """How long the comparison of nodes took before the ranks started. None where there was none."""
 
 
 class ReportAnswer(Part):

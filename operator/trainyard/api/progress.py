@@ -103,6 +103,8 @@ class LostSeconds(Model):
     an agent could not report any more count here too, usually those of five seconds."""
     repeated: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """Steps that were repeated, because they came after the checkpoint from which training continued."""
+    preflight: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
+    """The comparison of nodes before training (`health.preflight`), in attempts that trained after it."""
     other: float = Field(default=0.0, ge=0, le=MAX_JSON_INTEGER, allow_inf_nan=False)
     """The remaining time of attempts that trained: checkpoints, evaluation, slow steps, waiting for data, and the time after the last step."""
 

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from trainyard.api.base import Model, rule
 from trainyard.api.constants import MAX_REPLICAS
 from trainyard.api.elastic import SCALED, Elastic
+from trainyard.api.health import Health, health_rules
 from trainyard.api.network import Network, network_rules
 from trainyard.api.pod_template import pod_template_schema
 from trainyard.api.recovery import DAY, Recovery
@@ -197,6 +198,7 @@ class TrainingJobSpec(Model):
                     fieldPath=".processesPerReplica",
                 ),
                 *network_rules(),
+                *health_rules(),
                 rule(
                     "has(self.managedBy) == has(oldSelf.managedBy)"
                     " && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",
@@ -337,6 +339,8 @@ class TrainingJobSpec(Model):
     """How workers reach each other."""
     scheduling: Scheduling = Scheduling()
     """When and where the pods start, and how their ranks follow from that."""
+    health: Health = Health()
+    """What is tested of nodes before they train."""
     recovery: Recovery = Recovery()
     """What happens when workers fail."""
     lifecycle: Lifecycle = Lifecycle()

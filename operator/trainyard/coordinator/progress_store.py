@@ -60,7 +60,8 @@ class ProgressStore:
         groups = FormedGroups(report.groups.size, report.groups.leaders) if report.groups else None
         taken = report.network
         network = Network(taken.transport is Transport.SOCKETS, taken.name) if taken and pod.index == 0 else None
-        received = WorkerReport(report.attempt, pod.index, ranks, self.now(), groups, network, report.torch_processes)
+        programs, compared = report.torch_processes, report.preflight_seconds or 0.0
+        received = WorkerReport(report.attempt, pod.index, ranks, self.now(), groups, network, programs, compared)
         self.workers += pod.index not in workers
         if workers.get(pod.index) != received:
             workers[pod.index] = received

@@ -10,6 +10,7 @@ from trainyard.api.constants import ENV_JOB_UID
 from trainyard.api.recovery import HiddenFailures
 from trainyard.api.spec import DEFAULT_GRACE_SECONDS, Framework
 from trainyard.frameworks import boosting, dmlc, flower, horovod, jax, megatron, mpi, paddle, ray, tensorflow, torch
+from trainyard.frameworks.preflight import PREFLIGHT, preflight_variables
 from trainyard.frameworks.rank_numbers import RankNumber
 from trainyard.frameworks.worker_spec import Json, Worker
 
@@ -22,6 +23,7 @@ SETTINGS = (
     "TRAINYARD_GRACE_PERIOD_SECONDS",
     "TRAINYARD_RESTART_GRACE_SECONDS",
     "TRAINYARD_ACCELERATORS_PER_REPLICA",
+    PREFLIGHT,
     GROUP_RANK,
 )
 """Variables that are set only where they differ from the default. An empty value means that they are not set."""
@@ -157,7 +159,7 @@ def common_variables(worker: Worker) -> list[Json]:
         variables["TRAINYARD_RESTART_GRACE_SECONDS"] = str(restart_grace)
     if worker.spec.grace_seconds != DEFAULT_GRACE_SECONDS:
         variables["TRAINYARD_GRACE_PERIOD_SECONDS"] = str(worker.spec.grace_seconds)
-    return [{"name": name, "value": value} for name, value in variables.items()]
+    return [{"name": name, "value": value} for name, value in (variables | preflight_variables(worker)).items()]
 
 
 def _order_variables(worker: Worker) -> list[Json]:

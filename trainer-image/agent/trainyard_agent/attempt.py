@@ -107,6 +107,8 @@ class Attempt:
         secret: str = "",
     ) -> None:
         """`secret`: that of the attempt, with which the workers of an MPI job start daemons in each other."""
+        self.preflight_seconds: float | None = None
+        """How long nodes were compared before, which is reported; None where they were not."""
         self._command, self._environment, self._group, self._log = command, environment, group, log
         self._warm = warm
         self._place, self._hang_seconds = place(environment), hang_seconds(environment)
@@ -180,7 +182,9 @@ class Attempt:
         """Return what of the programs of this worker is compared with the ranks that are expected."""
         expected = self._place.workers * self._place.processes
         return Programs(
-            records.formed if expected > 1 else None, records.torch_processes if self._place.processes > 1 else None
+            records.formed if expected > 1 else None,
+            records.torch_processes if self._place.processes > 1 else None,
+            self.preflight_seconds,
         )
 
     def prepare(self, *, delay: bool) -> None:

@@ -19,6 +19,7 @@ from trainyard_agent.group import Group
 from trainyard_agent.horovod import rendezvous
 from trainyard_agent.mpi import members
 from trainyard_agent.orders import waits_at_start
+from trainyard_agent.preflight import preflight_command
 from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState
 from trainyard_agent.ranks import (
@@ -71,6 +72,7 @@ def _run(arguments: Sequence[str] | None, group: Group) -> int:
         restart_grace_seconds(os.environ)
         hidden_failures_fail(os.environ)
         rank_variables(os.environ)
+        preflight_command(command, os.environ)
         if not wait:
             members(os.environ, own_place, "")
         rendezvous(os.environ)

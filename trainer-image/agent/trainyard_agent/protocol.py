@@ -120,11 +120,12 @@ def report_request(
     formed: FormedGroups | None = None,
     network: Network | None = None,
     torch_processes: int | None = None,
+    preflight_seconds: float | None = None,
 ) -> dict[str, object]:
     """Return the body of `/v1/report`. `ranks`: what `rank_report` returns, by rank. `formed`: the groups, where any is known.
 
     `network`: the one that NCCL took, where this worker has rank 0 and it is known. `torch_processes`: how many programs have had torch
-    loaded at the same time, where the command starts them and it is known.
+    loaded at the same time, where the command starts them and it is known. `preflight_seconds`: how long nodes were compared before.
     """
     body: dict[str, object] = {
         "attempt": attempt,
@@ -136,6 +137,8 @@ def report_request(
         body["network"] = {"transport": network.transport.value, "name": network.name}
     if torch_processes is not None:
         body["torch_processes"] = min(torch_processes, MAX_PROCESSES)
+    if preflight_seconds is not None:
+        body["preflight_seconds"] = round(preflight_seconds, 1)
     return body
 
 

@@ -45,6 +45,8 @@ class Programs(NamedTuple):
     groups: Optional[FormedGroups] = None  # noqa: UP045 - Python 3.9
     torch_processes: Optional[int] = None  # noqa: UP045 - Python 3.9
     """How many have had torch loaded at the same time."""
+    preflight_seconds: Optional[float] = None  # noqa: UP045 - Python 3.9
+    """How long nodes were compared before they started."""
 
 
 class RankRecords:

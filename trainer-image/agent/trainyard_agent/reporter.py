@@ -133,7 +133,9 @@ class Reporter:
             for rank, state in states.items()
         }
         seen = self._programs()
-        request = report_request(self._attempt, ranks, seen.groups, self._network(), seen.torch_processes)
+        request = report_request(
+            self._attempt, ranks, seen.groups, self._network(), seen.torch_processes, seen.preflight_seconds
+        )
         if request == self._reported or not (ranks or request.keys() & {"groups", "network", "torch_processes"}):
             return FIRST_REPORT_SECONDS
         try:

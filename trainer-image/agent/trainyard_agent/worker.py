@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Optional
 
 from trainyard_agent.attempt import FAILED_CODE, Attempt, Command, Outcome
@@ -13,6 +15,7 @@ from trainyard_agent.exit_cause import PEER_LOST_CODE
 from trainyard_agent.group import STOP_SECONDS, Group
 from trainyard_agent.operator_link import Failure, OperatorLink
 from trainyard_agent.orders import FIRST_ANSWER_SECONDS, SILENCE_SECONDS, Final, NextAction, next_action
+from trainyard_agent.preflight import SECONDS_VARIABLE, preflight_command, read_seconds
 from trainyard_agent.probe_state import ProbeState
 from trainyard_agent.protocol import AgentState, Order
 from trainyard_agent.ranks import SettingError, grace_seconds
@@ -108,24 +111,39 @@ class Worker:
         return WorkerExit(code, failure.message if failure.is_worth_writing else None)
 
     def _run_attempt(self, environment: Mapping[str, str]) -> Outcome:
-        attempt = self._new_attempt(environment)
+        compare = preflight_command(self._command.words, environment)
         if self._attempt > 1:
             # One log holds all attempts of a container.
             self._log(f"starting ranks attempt={self._attempt}")
         if self._state is not AgentState.RUNNING:
             self._set_state(AgentState.RUNNING)
         self._probes.begin()
-        return attempt.run(
-            OperatorLink(
-                must_stop=self._must_stop,
-                report_failure=self._report_failure,
-                report_stop=lambda stop: self._sync.report(self._attempt, AgentState.RUNNING, stop=stop),
-                report_idle=self._sync.report_idle,
-                pending_stacks=self._sync.pending_stacks,
-                report_stacks=self._sync.report_stacks,
-                view=lambda: self._sync.view(self._since),
-            )
+        link = OperatorLink(
+            must_stop=self._must_stop,
+            report_failure=self._report_failure,
+            report_stop=lambda stop: self._sync.report(self._attempt, AgentState.RUNNING, stop=stop),
+            report_idle=self._sync.report_idle,
+            pending_stacks=self._sync.pending_stacks,
+            report_stacks=self._sync.report_stacks,
+            view=lambda: self._sync.view(self._since),
         )
+        attempt = self._new_attempt(environment)
+        if compare:
+            outcome, attempt.preflight_seconds = self._compare_nodes(compare, environment, link)
+            if not outcome.is_done or self._group.is_terminating:
+                return outcome._replace(stopped=outcome.stopped or outcome.is_done)
+        return attempt.run(link)
+
+    def _compare_nodes(
+        self, words: Sequence[str], environment: Mapping[str, str], link: OperatorLink
+    ) -> tuple[Outcome, Optional[float]]:  # noqa: UP045 - Python 3.9
+        """Run the comparison of nodes as an attempt of its own. Returns how it ended, and how many seconds it took."""
+        self._log("comparing the nodes of the group before training starts")
+        with tempfile.TemporaryDirectory(prefix="trainyard-preflight-") as folder:
+            file = Path(folder, "seconds")
+            variables = {**environment, SECONDS_VARIABLE: str(file)}
+            outcome = Attempt(Command(words, starts_ranks=False), variables, self._group, self._log).run(link)
+            return outcome, read_seconds(file)
 
     def _must_stop(self) -> bool:
         if self._next_action() not in {NextAction.JOIN, NextAction.EXIT}:
@@ -169,6 +187,7 @@ class Worker:
         environment, self._secret = {**self._inherited, **order.environment}, order.secret
         try:
             self._new_attempt(environment)
+            preflight_command(self._command.words, environment)
         except SettingError as error:
             self._rejected = order
             self._log(f"cannot start attempt {order.attempt} as ordered: {error}")

@@ -42,7 +42,7 @@ class Cache:
     accelerators: AcceleratorTable = field(default_factory=lambda: ACCELERATORS)
     """How the processes of workers are counted."""
     places: NodePlaces = field(default_factory=NodePlaces)
-    """Where nodes are in the network, as far as that is known."""
+    """Where nodes are in the network and what is wrong with them, as far as that is known."""
     services: Store[ServiceRecord, str] = field(default_factory=lambda: Store(lambda service: service.job_uid))
     workloads: Store[WorkloadView, str] = field(default_factory=lambda: Store(lambda workload: workload.job_uid))
     """Empty where the operator is installed without Kueue."""
@@ -81,6 +81,7 @@ class Cache:
             queueing=self._queueing(job) if view.queue or self.workloads.count(job.uid) else None,
             gang_schedulers=gang_schedulers,
             coordinator_up_since=agent_registry.since_for([pod.ip for pod in pods]) if agent_registry else None,
+            node_signals=self.places.troubled(pod.node for pod in pods if pod.node),
         )
         if order := placement_order(snapshot, self.places.of):
             return replace(snapshot, order_by_placement=order)

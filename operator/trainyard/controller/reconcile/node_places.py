@@ -1,9 +1,10 @@
-"""Where nodes are in the network, by their labels. No I/O: a reflector writes this, where the chart grants that permission."""
+"""Where nodes are in the network, by their labels, and what is wrong with them. No I/O: a reflector writes this, where the chart grants that permission."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.domain.state.node_signals import NO_SIGNALS, NodeSignals, node_signals
 from trainyard.domain.state.observe import place_of
 from trainyard.kube.store import Store
 from trainyard.scheduling.rank_order import Place
@@ -12,12 +13,13 @@ from trainyard.scheduling.topology_labels import TOPOLOGY_LABELS
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """The place of a node."""
+    """The place of a node, and what is wrong with it."""
 
     uid: str
     resource_version: int
     name: str
     place: Place
+    signals: NodeSignals = NO_SIGNALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,13 @@ class NodePlaces:
         """Parse a node."""
         metadata = raw["metadata"]
         place = place_of(metadata.get("labels") or {}, self.labels)
-        return NodeRecord(metadata["uid"], int(metadata["resourceVersion"]), metadata["name"], place)
+        return NodeRecord(metadata["uid"], int(metadata["resourceVersion"]), metadata["name"], place, node_signals(raw))
 
     def of(self, node: str) -> Place:
         """Return the place of a node; nothing where it is not known."""
         return next((record.place for record in self.nodes.of(node)), ())
+
+    def troubled(self, nodes: Iterable[str]) -> Mapping[str, NodeSignals]:
+        """Return what is wrong with each of these nodes. A node of which nothing is known, or nothing is wrong, is left out."""
+        records = (record for node in {*nodes} for record in self.nodes.of(node))
+        return {record.name: record.signals for record in records if record.signals is not NO_SIGNALS}

@@ -68,7 +68,10 @@ def reported(snapshot: Snapshot, seen: Progress | None, now: datetime) -> Goodpu
     productive = min(passed, usual * (furthest - before.furthest_step))
     repeated = min(passed - productive, usual * max(0, min(seen.step, reached) - done))
     rest = passed - productive - repeated
-    after = _accounted(before, productive, rest, until=at, trained=not new, repeated=repeated)
+    compared = min(rest, _preflight_seconds(snapshot)) if new else 0.0
+    after = _accounted(
+        before, productive, rest - compared, until=at, trained=not new, repeated=repeated, preflight=compared
+    )
     return after.evolve(furthest_step=furthest, attempt=status.attempt, step=seen.step)
 
 
@@ -108,6 +111,11 @@ def _continued_from(snapshot: Snapshot, otherwise: int) -> int:
     return max(0, min(firsts) - 1) if firsts else otherwise
 
 
+def _preflight_seconds(snapshot: Snapshot) -> float:
+    """Return how long the nodes of the attempt were compared before its ranks started."""
+    return max((report.preflight_seconds for report in snapshot.attempt_reports), default=0.0)
+
+
 def _reached(status: TrainingJobStatus, before: Goodput) -> int:
     """Return the furthest step of all earlier attempts. A failed rank names its last step, which came too late for a report."""
     last = status.last_failure
@@ -116,11 +124,19 @@ def _reached(status: TrainingJobStatus, before: Goodput) -> int:
 
 
 def _accounted(
-    before: Goodput, productive: float, rest: float, *, until: float, trained: bool, repeated: float = 0.0
+    before: Goodput,
+    productive: float,
+    rest: float,
+    *,
+    until: float,
+    trained: bool,
+    repeated: float = 0.0,
+    preflight: float = 0.0,
 ) -> Goodput:
     """Return the goodput with the active time accounted for until then: so many seconds more are productive, lost and repeated."""
-    lost, done = _lost(before, rest, trained=trained, repeated=repeated), before.productive_seconds + productive
-    total = done + lost.startup + lost.recovery + lost.repeated + lost.other
+    lost = _lost(before, rest, trained=trained, repeated=repeated, preflight=preflight)
+    done = before.productive_seconds + productive
+    total = done + sum(getattr(lost, name) for name in LostSeconds.model_fields)
     return before.evolve(
         ratio=round(done / total, 4) if total else None,
         productive_seconds=_rounded(done),
@@ -129,11 +145,12 @@ def _accounted(
     )
 
 
-def _lost(before: Goodput, rest: float, *, trained: bool, repeated: float = 0.0) -> LostSeconds:
+def _lost(before: Goodput, rest: float, *, trained: bool, repeated: float = 0.0, preflight: float = 0.0) -> LostSeconds:
     """Return the lost time with `rest` seconds more. `trained`: whether the attempt had completed a step before them."""
     lost = before.lost_seconds
     name = "other" if trained else "recovery" if before.attempt else "startup"
-    after = {name: getattr(lost, name) + max(0.0, rest), "repeated": lost.repeated + repeated}
+    more = {name: max(0.0, rest), "repeated": repeated, "preflight": preflight}
+    after = {each: getattr(lost, each) + seconds for each, seconds in more.items()}
     return lost.evolve(**({each: _rounded(seconds) for each, seconds in after.items()}))
 
 

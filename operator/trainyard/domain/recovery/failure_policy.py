@@ -31,6 +31,7 @@ from trainyard.domain.recovery.root_cause import Cause, describe
 from trainyard.domain.recovery.start_errors import start_fix
 from trainyard.domain.recovery.stored_times import delay_after
 from trainyard.domain.recovery.suspect_nodes import can_avoid_node, describe_avoidance, record_failure
+from trainyard.domain.state.node_signals import NO_SIGNALS, NodeSignals
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.wording import counted
 
@@ -48,6 +49,8 @@ class Failure:
     """Whether an exit code that is not counted by convention is counted because it came too often."""
     avoid_node: bool
     """Whether a rule requests another node, and the job may avoid one more."""
+    signals: NodeSignals = NO_SIGNALS
+    """What the cluster says is wrong with the node of the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ def apply_failure_policy(cause: Cause, snapshot: Snapshot, now: datetime) -> Fai
     if snapshot.agent and (restart := without_agent(snapshot.job, cause)):
         return restart
     failure = _classify(_with_reports(cause, snapshot), snapshot.job, now)
+    if cause.pod and cause.pod.node:
+        failure = replace(failure, signals=snapshot.node_signals.get(cause.pod.node, NO_SIGNALS))
     end = count_end(snapshot.job, failure.cause, now)
     for check in LIMITS:
         if limit := check(failure, end):
@@ -200,7 +205,7 @@ def _restart(failure: Failure, end: CountedEnd, snapshot: Snapshot, now: datetim
     progressed = ran >= STABLE_RUN or got_further(status.internal.restart_budget, cause)
     count = 0 if progressed else status.internal.backoff.count
     delay = delay_after(count)
-    nodes = record_failure(job, cause, now, elsewhere=failure.avoid_node)
+    nodes = record_failure(job, cause, now, elsewhere=failure.avoid_node, faults=failure.signals.faults)
     chosen = choose_restart_scope(snapshot, cause, nodes, ran)
     backoff = Backoff(
         count=increment(count),
@@ -227,7 +232,13 @@ def _describe(failure: Failure) -> str:
     status, cause = failure.job.status, failure.cause
     stop = status.stopping
     after = "" if stop is None or stop.step is None else f"; all ranks were requested to stop after step {stop.step}"
-    return f"{describe(cause, status.attempt)}{after}{_counting_note(failure)}"
+    return f"{describe(cause, status.attempt)}{_node_note(failure)}{after}{_counting_note(failure)}"
+
+
+def _node_note(failure: Failure) -> str:
+    """Return what the cluster says of the node of the cause; empty where nothing is wrong with it, or it is not known."""
+    pod, text = failure.cause.pod, failure.signals.text
+    return f"; node {pod.node}: {text}" if pod and text else ""
 
 
 def _counting_note(failure: Failure) -> str:

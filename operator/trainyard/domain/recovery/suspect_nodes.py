@@ -38,18 +38,28 @@ def can_avoid_node(job: JobView, pod: PodView | None, now: datetime) -> bool:
     return bool(job.spec.recovery.avoid_nodes and pod and pod.node and left < MAX_SUSPECT_NODES)
 
 
-def record_failure(job: JobView, cause: Cause, now: datetime, *, elsewhere: bool) -> list[SuspectNode]:
-    """Return the suspect nodes after an attempt that ended because of `cause`. `elsewhere`: a rule requests to avoid its node."""
+def record_failure(
+    job: JobView, cause: Cause, now: datetime, *, elsewhere: bool, faults: Sequence[str] = ()
+) -> list[SuspectNode]:
+    """Return the suspect nodes after an attempt that ended because of `cause`.
+
+    `elsewhere`: a rule requests to avoid its node. `faults`: what the cluster says is broken there, as parts of sentences.
+    """
     nodes, name = remembered(job, now), cause.pod.node if cause.pod else None
-    if not job.spec.recovery.avoid_nodes or name is None or not (elsewhere or _is_node_failure(cause)):
+    broken = bool(faults) and not _is_of_program(cause)
+    if not job.spec.recovery.avoid_nodes or name is None or not (elsewhere or broken or _is_node_failure(cause)):
         return nodes
     before = next((node for node in nodes if node.name == name), None)
     failures = increment(before.failures) if before else 1
-    avoidance = _avoidance(cause, failures)
+    avoidance = Avoidance.PREFERRED if broken else _avoidance(cause, failures)
     if elsewhere or (before and before.avoidance is Avoidance.REQUIRED):
         avoidance = Avoidance.REQUIRED
     this_node = SuspectNode(
-        name=name, failures=failures, avoidance=avoidance, reason=_reason(cause), until=now + SUSPECT_NODE_TTL
+        name=name,
+        failures=failures,
+        avoidance=avoidance,
+        reason=faults[0][:MAX_REASON_LENGTH] if broken else _reason(cause),
+        until=now + SUSPECT_NODE_TTL,
     )
     others = sorted((node for node in nodes if node.name != name), key=_weight, reverse=True)
     return [this_node, *others[: MAX_SUSPECT_NODES - 1]]
@@ -99,6 +109,12 @@ def _is_node_failure(cause: Cause) -> bool:
     if end := cause.failed_exit:
         return bool(end.hardware_error) or end.code in HARDWARE_CODES
     return cause.reason is Reason.ADMISSION_REJECTED or _reason(cause) in LOSSES
+
+
+def _is_of_program(cause: Cause) -> bool:
+    """Return whether the failure comes from the program or its image for certain, or only follows another one."""
+    end = cause.failed_exit
+    return cause.victim or (end is not None and bool(end.cause))
 
 
 def _reason(cause: Cause) -> str:

@@ -19,6 +19,7 @@ from trainyard.domain.state.gang_schedulers import NO_GANG, NO_GANG_SCHEDULERS, 
 from trainyard.domain.state.group_health import Health, health
 from trainyard.domain.state.job_template import ATTEMPT_OR_SIZE, dns_problem, has_fixed_values, template_hash
 from trainyard.domain.state.network_view import NO_NETWORK, NetworkView
+from trainyard.domain.state.node_signals import NodeSignals
 from trainyard.domain.state.roles import role_members, role_of, rule_of, rules, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
 from trainyard.domain.state.workload import QueueHold, Queueing, QueueRequest
@@ -197,6 +198,8 @@ class Snapshot:
     """The network profile that new workers get."""
     order_by_placement: Sequence[int] = ()
     """The workers in the order in which their ranks follow their placement; empty where it is not known, or not looked for."""
+    node_signals: Mapping[str, NodeSignals] = field(default_factory=dict)
+    """What is wrong with nodes of the job's pods, where the operator may read nodes."""
     gang_schedulers: GangSchedulers = NO_GANG_SCHEDULERS
     """The gang schedulers that the operator may use."""
     gang: GangDecision = NO_GANG

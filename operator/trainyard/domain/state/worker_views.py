@@ -218,6 +218,8 @@ class WorkerReport:
     """None in other workers than that of rank 0, or where it is not known."""
     torch_processes: int | None = None
     """How many programs of the worker have had torch loaded at the same time. None where it has one process, or it is not known."""
+    preflight_seconds: float = 0.0
+    """How long the comparison of nodes took before the ranks started."""
 
 
 @dataclass(frozen=True, slots=True)

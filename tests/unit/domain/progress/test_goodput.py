@@ -24,11 +24,18 @@ def after(active: float) -> datetime:
 
 
 def after_report(
-    status: TrainingJobStatus, step: int | None, *, active: float, first: int | None = None, took: float | None = 1.0
+    status: TrainingJobStatus,
+    step: int | None,
+    *,
+    active: float,
+    first: int | None = None,
+    took: float | None = 1.0,
+    preflight: float = 0.0,
 ) -> TrainingJobStatus:
     """The status after a report, when the job had been active for so many seconds. A step takes one second by default."""
     rank = RankProgress(0, step, "train", step_seconds=took, first=first)
-    snapshot = Snapshot(replace(job(1).job, status=status), reports=[WorkerReport(status.attempt, 0, (rank,))])
+    report = WorkerReport(status.attempt, 0, (rank,), preflight_seconds=preflight)
+    snapshot = Snapshot(replace(job(1).job, status=status), reports=[report])
     seen = progress(snapshot, NOW)
     goodput = reported(snapshot, seen, after(active))
     return stored(status.evolve(progress=seen, goodput=goodput))
@@ -70,6 +77,23 @@ def test_until_the_first_step_it_is_startup() -> None:
     assert parts(after_report(ended(NEW, active=40), 10, first=1, active=70)) == (10, 60, 0, 0, 0), (
         "with all its attempts"
     )
+
+
+def test_comparison_of_nodes_has_its_own_loss() -> None:
+    trains = after_report(NEW, 10, first=1, active=30, preflight=8)
+    assert parts(trains) == (10, 12, 0, 0, 0)
+    later = after_report(trains, 20, first=1, active=41, preflight=8)
+    again = after_report(ended(later, active=41), 21, first=21, active=60, preflight=7)
+    assert parts(again) == (21, 12, 11, 0, 1)
+    assert again.goodput is not None
+    assert again.goodput.lost_seconds.preflight == 15
+
+
+def test_comparison_takes_no_longer_than_the_start() -> None:
+    status = after_report(NEW, 10, first=1, active=30, preflight=1e9)
+    assert parts(status) == (10, 0, 0, 0, 0)
+    assert status.goodput is not None
+    assert (status.goodput.lost_seconds.preflight, status.goodput.ratio) == (20, 0.3333)
 
 
 def test_steps_of_an_earlier_job_do_not_count() -> None:
