@@ -38,7 +38,7 @@ class Namespace:
 
     # Users
 
-    def submit(self, name: str = "job", labels: Json | None = None, **spec: Any) -> None:
+    def submit(self, name: str = "job", labels: Any = None, **spec: Any) -> None:
         container = {"name": "main", "image": "example.com/trainer:1"}
         whole = {"framework": "none", "replicas": 2, "template": {"spec": {"containers": [container]}}, **spec}
         metadata = {"name": name, "labels": labels or {}}

@@ -9,7 +9,7 @@ from trainyard.api.internal_status import Admission, AdmittedPods
 from trainyard.domain.state.workload import FINALIZER, Assignment, WorkloadCondition, WorkloadView
 from trainyard.domain.workload_changes import PodSet
 
-QUEUE = {"scheduling": {"queue": "team"}}
+QUEUE: dict[str, Any] = {"scheduling": {"queue": "team"}}
 NAME, WORKLOAD_UID = "trainingjob-train-1", "workload-uid"
 ADMISSION = Admission(
     workload=NAME,
