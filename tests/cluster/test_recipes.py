@@ -31,6 +31,7 @@ class Fault(Enum):
     KILL_RAY = "kill -9 of Ray's process there"
     KILL_CLIENT = "kill -9 of Flower's SuperNode there, and the others go on"
     DELETE_HEAD = "the pod of the head or server is deleted"
+    SUSPEND = "it is suspended and resumed"
     ALONE = "both, one after the other, and the others go on"
 
 
@@ -48,6 +49,10 @@ class Recipe:
     """Arguments that make the run long enough for the fault."""
     reporter: str = "worker-0"
     """The member whose log has the result."""
+    victim: str = "worker-1"
+    """The member whose pod is deleted."""
+    launcher: tuple[str, ...] = ()
+    """What starts the program in place of Python."""
 
     def log(self, attempt: int = 1) -> tuple[str, ...]:
         """Return the command that prints the reporter's log."""
@@ -55,6 +60,7 @@ class Recipe:
 
 
 PICTURES, POINTS, LOSS = r"([\d.]+)% of pictures", r"([\d.]+)% of points", r"loss (\d+\.\d+)"
+NEW_POD_OF_REPORTER = {Fault.DELETE_HEAD, Fault.SUSPEND}
 LOSSES = r"(?<!')\bloss\W+\d"
 """The losses that the program prints. Ray reports each loss again, and the first report precedes the first checkpoint."""
 RECIPES = (
@@ -88,6 +94,30 @@ RECIPES = (
     Recipe("lightgbm", POINTS, least=90, fault=Fault.KILL, more=("--rounds", "300", "--pause", "0.1")),
     Recipe("mxnet", POINTS, least=90, fault=Fault.KILL, more=("--steps", "1000", "--pause", "0.02")),
     Recipe(
+        "mxnet",
+        POINTS,
+        least=90,
+        fault=Fault.DELETE,
+        more=("--steps", "1000", "--pause", "0.02"),
+        victim="server-0",
+    ),
+    Recipe(
+        "mxnet",
+        POINTS,
+        least=90,
+        fault=Fault.DELETE,
+        more=("--steps", "1000", "--pause", "0.02"),
+        victim="scheduler-0",
+    ),
+    Recipe(
+        "paddle",
+        r"mean error of ([\d.]+)",
+        most=0.1,
+        fault=Fault.KILL,
+        more=("--steps", "1000", "--pause", "0.02"),
+        launcher=("python3", "-m", "paddle.distributed.launch"),
+    ),
+    Recipe(
         "paddle", r"mean error of ([\d.]+)", most=0.1, fault=Fault.KILL, more=("--steps", "1000", "--pause", "0.02")
     ),
     Recipe("mpi", POINTS, least=90, fault=Fault.KILL, more=("--steps", "400", "--pause", "0.05")),
@@ -97,6 +127,7 @@ RECIPES = (
     Recipe("ray", POINTS, least=90, fault=Fault.DELETE_HEAD, more=("--steps", "1000"), reporter="head-0"),
     Recipe("flower", POINTS, least=85, fault=Fault.KILL_CLIENT, reporter="server-0"),
     Recipe("flower", POINTS, least=85, fault=Fault.DELETE_HEAD, reporter="server-0"),
+    Recipe("flower", POINTS, least=85, fault=Fault.SUSPEND, reporter="server-0"),
     Recipe("transformers", r"a loss of ([\d.]+)", most=0.3, fault=Fault.KILL),
     Recipe("lightning", POINTS, least=90, fault=Fault.KILL, more=("--epochs", "100")),
 )
@@ -124,6 +155,8 @@ def manifest(recipe: Recipe) -> Json:
     job: Json = yaml.safe_load((FOLDER / f"{recipe.name}.yaml").read_text())
     if recipe.more:
         main_container(job)["args"] += recipe.more
+    if recipe.launcher:
+        main_container(job)["command"][:1] = recipe.launcher
     return train_on_cpus(job)
 
 
@@ -139,7 +172,7 @@ def test_a_recipe_learns(recipes: Kube, recipe: Recipe) -> None:
         inject(recipes, recipe)
     recipes.until(lambda: "completionTime" in recipes.status(recipe.name), TIMEOUT_SECONDS, f"{recipe.name} to end")
     status = recipes.status(recipe.name)
-    log = recipes.run(*recipe.log(attempt=2 if recipe.fault is Fault.DELETE_HEAD else 1))
+    log = recipes.run(*recipe.log(attempt=2 if recipe.fault in NEW_POD_OF_REPORTER else 1))
     assert status["phase"] == "Complete", log[-4000:]
     assert recipe.least < float(re.findall(recipe.learnt, log)[-1]) < recipe.most, log[-4000:]
     restarts = (status["restarts"]["failures"], status["restarts"]["disruptions"])
@@ -212,7 +245,11 @@ def inject(kube: Kube, recipe: Recipe) -> None:
     """Inject the fault."""
     pod = f"{recipe.name}-worker-1-1"
     if recipe.fault in {Fault.DELETE, Fault.DELETE_HEAD}:
-        kube.delete_pod(pod if recipe.fault is Fault.DELETE else f"{recipe.name}-{recipe.reporter}-1")
+        victim = recipe.victim if recipe.fault is Fault.DELETE else recipe.reporter
+        kube.delete_pod(f"{recipe.name}-{victim}-1")
+        return
+    if recipe.fault is Fault.SUSPEND:
+        suspend(kube, recipe.name)
         return
     words = main_container(manifest(recipe))["command"]
     own = next((Path(word).name for word in words if word.endswith(".py")), "")
@@ -230,6 +267,13 @@ def inject(kube: Kube, recipe: Recipe) -> None:
         kube.until(lambda: kube.find("pod", f"{pod}-r1"), 60, "another pod of the worker")
         kube.until(lambda: workers()["readyReplicas"] == 2, 60, "both workers to run again")
         assert (kube.phase(recipe.name), kube.status(recipe.name)["attempt"]) == ("Running", 1)
+
+
+def suspend(kube: Kube, name: str) -> None:
+    """Suspend a job, and resume it once it has no pods."""
+    kube.run("patch", "tj", name, "--type=merge", "-p", '{"spec":{"lifecycle":{"suspend":true}}}')
+    kube.until(lambda: not kube.pods(name), 120, "the pods to be gone")
+    kube.run("patch", "tj", name, "--type=merge", "-p", '{"spec":{"lifecycle":{"suspend":false}}}')
 
 
 def role(kube: Kube, job: str, name: str) -> Json:

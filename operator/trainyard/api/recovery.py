@@ -186,7 +186,7 @@ MEANINGS = (
     Meaning(
         (94,),
         Action.RESTART_ELSEWHERE,
-        "A check of the node's health failed: GPU, network or disk. From the training library: torch sees fewer GPUs than the container requested.",
+        "The node is unfit: a check of its health failed, it is far slower than the group, or torch sees fewer GPUs than the container requested.",
     ),
     Meaning((95,), Action.FAIL, "No checkpoint can be read, not even an older one."),
     Meaning(

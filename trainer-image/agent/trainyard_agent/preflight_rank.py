@@ -123,6 +123,9 @@ def _compare(extent: Extent, environment: Mapping[str, str]) -> int:
 class SlowNodeError(Exception):
     """This worker has to leave its node."""
 
+    # The message of the worker then has the name alone.
+    __module__ = "builtins"
+
 
 def _measured_twice(extent: Extent, device: Device, processes: int, store: Any) -> Verdict | None:
     """Return the verdict that two measurements share: what is slow for a moment is no fault."""
