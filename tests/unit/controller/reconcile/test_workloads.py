@@ -11,7 +11,7 @@ from tests.unit.controller.conftest import operator
 from tests.unit.controller.kubelet import LAB, Lab
 from trainyard.api.scheduling import GangScheduler as G
 from trainyard.controller.reconcile.gang_discovery import pod_groups
-from trainyard.kube.resource import PODS, WORKLOADS
+from trainyard.kube.resource import PODS, PRIORITY_CLASSES, WORKLOADS
 
 VOLCANO = pod_groups(G.VOLCANO)
 SERVED = {"kind": "APIResourceList", "resources": [{"name": "podgroups"}]}
@@ -45,7 +45,7 @@ def admit(api: FakeApi) -> None:
 async def test_workload_asks_for_the_later_pods(api: FakeApi, lab: Lab) -> None:
     topology = {"key": "topology.kubernetes.io/zone"}
     scheduling = {"queue": "team", "priorityClassName": "high", "topology": topology, "computeDomain": {}}
-    api.served["/apis/scheduling.k8s.io/v1/priorityclasses/high"] = {"value": 7}
+    api.cluster.create(PRIORITY_CLASSES, "", {"metadata": {"name": "high"}, "value": 7})
     async with operator(api, **INSTALLED):
         lab.submit(network={"profile": "efa"}, scheduling=scheduling, template=template())
         await until(lambda: workloads(api))
