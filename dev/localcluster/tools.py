@@ -63,6 +63,10 @@ def _commands(prefix: str, *names: str) -> dict[str, str]:
     return {name: f"{prefix}/{name}" for name in names}
 
 
+KUEUE_KINDS: Final = (
+    *("admissionchecks", "clusterqueues", "cohorts", "localqueues", "multikueueclusters", "multikueueconfigs"),
+    *("provisioningrequestconfigs", "resourceflavors", "topologies", "workloadpriorityclasses", "workloads"),
+)
 MODULE_LIST: Final = (
     Module(
         "kubernetes",
@@ -115,6 +119,14 @@ MODULE_LIST: Final = (
         tags="remove_all_sd,enable_kubernetes_sd",
     ),
     Module("prometheus-adapter", {"adapter": "sigs.k8s.io/prometheus-adapter/cmd/adapter"}, "60 s"),
+    Module(
+        "kueue",
+        {"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+        "4 min",
+        files=tuple(
+            ("sigs.k8s.io/kueue", f"config/components/crd/bases/kueue.x-k8s.io_{kind}.yaml") for kind in KUEUE_KINDS
+        ),
+    ),
     Module("kube-router", {"kube-router": "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, "4 min"),
     Module(
         "cosign",
@@ -139,11 +151,14 @@ MODULE_OF: Final = {program: module for module in MODULE_LIST for program in mod
 SCALE: Final = ("kwok", "stages")
 MONITORING: Final = ("metrics-server", "prometheus", "promtool", "adapter")
 POLICIES: Final = ("kube-router",)
+QUEUES: Final = ("kueue",)
 CHART: Final = ("helm4", "helm-docs", "helm-unittest", "kubeconform", "kube-score", "conftest")
 RELEASE: Final = ("cosign", "registry", "syft")
 GANGS: Final = ("coscheduler", "volcano-scheduler", "volcano-controller-manager")
 EVERYDAY: Final = tuple(
-    program for program in MODULE_OF if program not in {*SCALE, *MONITORING, *POLICIES, *CHART, *RELEASE, *GANGS}
+    program
+    for program in MODULE_OF
+    if program not in {*SCALE, *MONITORING, *POLICIES, *QUEUES, *CHART, *RELEASE, *GANGS}
 )
 
 

@@ -38,10 +38,11 @@ class Namespace:
 
     # Users
 
-    def submit(self, name: str = "job", **spec: Any) -> None:
+    def submit(self, name: str = "job", labels: Any = None, **spec: Any) -> None:
         container = {"name": "main", "image": "example.com/trainer:1"}
         whole = {"framework": "none", "replicas": 2, "template": {"spec": {"containers": [container]}}, **spec}
-        manifest = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}}
+        metadata = {"name": name, "labels": labels or {}}
+        manifest = {"apiVersion": "trainyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata}
         self.plane.call("POST", self._jobs(), {**manifest, "spec": whole})
 
     def change(self, name: str, **spec: Any) -> None:
@@ -55,6 +56,9 @@ class Namespace:
 
     def job(self, name: str) -> Json:
         return self.plane.find(self._jobs(name))
+
+    def jobs(self) -> list[Json]:
+        return list(self.plane.call("GET", self._jobs())["items"])
 
     def status(self, name: str = "job") -> Json:
         return dict(self.job(name).get("status") or {})
@@ -79,6 +83,16 @@ class Namespace:
     def bind(self, pod: str) -> None:
         binding = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": "node1"}}
         self.plane.call("POST", f"{self._pods(pod)}/binding", binding)
+
+    def refuse(self, pod: str) -> None:
+        """There is no node for this pod."""
+        why = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/1 nodes are available",
+        }
+        self.plane.call("PATCH", f"{self._pods(pod)}/status", {"status": {"conditions": [why]}}, MERGE)
 
     def report_event(self, pod: str, reason: str, note: str) -> None:
         """Write a warning about a pod as the kubelet does, in the older API."""

@@ -102,12 +102,12 @@ def goes_by_the_clock_of_its_machine() -> Planted:
 
 def waits_for_no_old_pod() -> Planted:
     """The new attempt is made while the old one still ends."""
-    return worker_pods, "_is_lost", lambda *_: True
+    return pod_removal, "is_lost", lambda *_: True
 
 
 def waits_for_a_lost_node_for_ever() -> Planted:
     """A pod on a dead node never goes."""
-    return worker_pods, "LOST_NODE_TIMEOUT", timedelta(days=1)
+    return pod_removal, "LOST_NODE_TIMEOUT", timedelta(days=1)
 
 
 def removes_pods_that_a_node_is_about_to_end() -> Planted:

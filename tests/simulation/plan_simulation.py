@@ -12,12 +12,15 @@ from trainyard.api.spec import TrainingJobSpec
 from trainyard.api.status import ConditionType as C, TrainingJobStatus
 from trainyard.domain.decisions import (
     Action,
+    ChangeWorkload,
     CreatePodGroup,
     CreateService,
     CreateWorker,
+    CreateWorkload,
     DeleteJob,
     DeletePod,
     DeletePodGroups,
+    DeleteWorkload,
     Plan,
     RemovePod,
     StopPod,
@@ -204,8 +207,8 @@ class PlanSimulation:
                 self.stop(uid)
             case RemovePod(_, uid):
                 self.remove_by_force(uid)
-            case DeleteJob():
-                raise AssertionError("no job here has a time to live")
+            case DeleteJob() | CreateWorkload() | ChangeWorkload() | DeleteWorkload():
+                raise AssertionError("no job here has a time to live, or a queue")
 
     def remove_by_force(self, uid: str) -> None:
         """A pod goes of which nothing is needed and whose node does not end it."""

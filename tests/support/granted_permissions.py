@@ -16,6 +16,15 @@ OPERATOR: Grants = {
     ("", "services"): {"get", "list", "watch", "create"},
     ("events.k8s.io", "events"): {"get", "list", "create", "patch"},
 }
+KUEUE: Grants = {
+    ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "patch", "delete"},
+    ("kueue.x-k8s.io", "workloads/status"): {"patch"},
+}
+KUEUE_CLASSES: Grants = {
+    ("kueue.x-k8s.io", "resourceflavors"): {"get"},
+    ("kueue.x-k8s.io", "workloadpriorityclasses"): {"get"},
+    ("scheduling.k8s.io", "priorityclasses"): {"get"},
+}
 ELECTION: Grants = {
     ("coordination.k8s.io", "leases/trainyard"): {"get", "update"},
     ("coordination.k8s.io", "leases"): {"create"},

@@ -11,9 +11,11 @@ from trainyard.api.status import Condition, ConditionType, TrainingJobStatus
 from trainyard.domain.state.accelerators import visible_accelerators
 from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
 from trainyard.domain.state.object_names import worker_pod
+from trainyard.domain.state.queue_choice import with_queue
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.termination import Exit
 from trainyard.domain.state.worker_views import AgentView, PodIssue, PodView
+from trainyard.domain.state.workload import Queueing, WorkloadView, queue_request
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 UID = "job-uid"
@@ -72,17 +74,23 @@ class Scene:
     """None: there is no coordinator."""
     gang_schedulers: GangSchedulers = NO_GANG_SCHEDULERS
     coordinator_up_since: datetime = NOW - timedelta(seconds=300)
+    queueing: Queueing | None = None
+    """None: the operator was installed without queues."""
 
     @property
     def job(self) -> JobView:
         """The job without its pods."""
         made = JobView(UID, "ns", "train", self.generation, 1, self.spec, self.status, self.deleting)
-        return replace(made, accelerators=visible_accelerators(self.spec.template["spec"]["containers"][0]))
+        seen = visible_accelerators(self.spec.template["spec"]["containers"][0])
+        return replace(made, accelerators=seen, queue=queue_request(self.spec.scheduling, {}))
 
     @property
     def snapshot(self) -> Snapshot:
         """The input of `plan`."""
-        snapshot = Snapshot(self.job, self.pods, self.has_service, gang_schedulers=self.gang_schedulers)
+        job = with_queue(self.job, self.gang_schedulers, kueue=self.queueing is not None)
+        snapshot = Snapshot(
+            job, self.pods, self.has_service, queueing=self.queueing, gang_schedulers=self.gang_schedulers
+        )
         if self.agents is None:
             return snapshot
         return replace(snapshot, agent=True, agents=self.agents, coordinator_up_since=self.coordinator_up_since)
@@ -139,6 +147,15 @@ class Scene:
     def suspended(self) -> "Scene":
         """Store the suspension."""
         return self.with_conditions(condition(ConditionType.SUSPENDED)).with_status(active_since=None)
+
+    def queued(self, *workloads: WorkloadView, **known: Any) -> "Scene":
+        """Let the job wait in its queue. `known`: what else is known of the queue."""
+        held = condition(ConditionType.QUEUED, reason="WaitingForQuota")
+        return self.with_conditions(held).with_status(active_since=None).in_queue(*workloads, **known)
+
+    def in_queue(self, *workloads: WorkloadView, **known: Any) -> "Scene":
+        """Show the Workloads of the job. `known`: what else is known of the queue."""
+        return replace(self, queueing=Queueing(workloads, **known))
 
     def finished(self, kind: ConditionType = ConditionType.COMPLETE, seconds_ago: float = 10) -> "Scene":
         """Store the completion."""

@@ -23,6 +23,7 @@ FOLDER: Final = "TRAINYARD_AUDIT"
 EVERYTHING: Final = {
     "networkPolicy": {"jobs": {"enabled": True}},
     "gangs": {"schedulers": ["native", "volcano", "coscheduling"]},
+    "kueue": {"enabled": True},
 }
 OWNING: Final = "cannot set blockOwnerDeletion"
 """The error of an account that may not `update` the finalizers of an owner. An admission plugin checks this permission;
@@ -63,7 +64,7 @@ def granted(release: Release) -> set[Permission]:
     """Return all permissions that the chart grants to the operator."""
     return {
         (group, without_name(resource), verb)
-        for role in ROLES
+        for role in (*ROLES, ("ClusterRole", "trainyard-kueue"))
         for (group, resource), verbs in grants(release.one(*role)).items()
         for verb in verbs
     }

@@ -15,7 +15,8 @@ LEGAL: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
             {
                 Phase.RUNNING,  # all workers of the attempt run or have succeeded
                 Phase.RESTARTING,  # one failed or was taken away before all ran, or `replicas` was changed
-                Phase.SUSPENDED,  # the user, or a queue, set `lifecycle.suspend`
+                Phase.SUSPENDED,  # the user set `lifecycle.suspend`
+                Phase.QUEUED,  # the queue has not admitted the job, or takes its quota back
                 Phase.COMPLETE,  # short work: the workers succeeded before all of them were seen to run
                 Phase.FAILED,  # a deadline, `maxRestarts`, or an invalid pod template
             }
@@ -23,7 +24,8 @@ LEGAL: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
         Phase.RUNNING: frozenset(
             {
                 Phase.RESTARTING,  # a worker failed or was taken away, or `replicas` was changed
-                Phase.SUSPENDED,  # the user, or a queue, set `lifecycle.suspend`
+                Phase.SUSPENDED,  # the user set `lifecycle.suspend`
+                Phase.QUEUED,  # the queue has not admitted the job, or takes its quota back
                 Phase.COMPLETE,  # the workers succeeded
                 Phase.FAILED,  # a deadline, or `maxRestarts`
             }
@@ -31,14 +33,22 @@ LEGAL: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
         Phase.RESTARTING: frozenset(
             {
                 Phase.RUNNING,  # all workers of the new attempt run
-                Phase.SUSPENDED,  # the user, or a queue, set `lifecycle.suspend`
+                Phase.SUSPENDED,  # the user set `lifecycle.suspend`
+                Phase.QUEUED,  # the queue has not admitted the job, or takes its quota back
                 Phase.COMPLETE,  # short work, as above
                 Phase.FAILED,  # a deadline, `maxRestarts`, or an invalid pod template
+            }
+        ),
+        Phase.QUEUED: frozenset(
+            {
+                Phase.PENDING,  # the queue has admitted the job
+                Phase.SUSPENDED,  # the user set `lifecycle.suspend`
             }
         ),
         Phase.SUSPENDED: frozenset(
             {
                 Phase.PENDING,  # the suspension was taken back
+                Phase.QUEUED,  # the same, of a job with a queue
             }
         ),
         # A finished job stays finished.
@@ -70,7 +80,8 @@ def _attempt(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:
         )
     if after.attempt != before.attempt + 1:
         return change
-    return None if after.phase in {Phase.RESTARTING, Phase.SUSPENDED} else f"{change} while the phase is {after.phase}"
+    ends = {Phase.RESTARTING, Phase.SUSPENDED, Phase.QUEUED}
+    return None if after.phase in ends else f"{change} while the phase is {after.phase}"
 
 
 def _counters(before: TrainingJobStatus, after: TrainingJobStatus) -> str | None:

@@ -272,6 +272,7 @@ class Chart(Values):
     network_policy: NetworkPolicy
     service_account: ServiceAccount
     rbac: Rbac
+    kueue: Switch
     admission: Admission
     helm_test: Switch
     metrics: Metrics

@@ -19,6 +19,7 @@ from dev.codegen.dashboards.panels import (
 
 ALL = 'namespace=~"$namespace"'
 PHASES = {
+    "Queued": "super-light-blue",
     "Pending": PLAIN,
     "Running": GOOD,
     "Restarting": POOR,

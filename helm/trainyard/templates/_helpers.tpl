@@ -117,6 +117,16 @@ Its name is not that of the Secret that earlier versions filled: an upgrade woul
   resources: [networkpolicies]
   verbs: [get, create]
 {{- end }}
+{{- if (default dict .Values.kueue).enabled }}
+# The Workload of each job in a queue. patch: its queue and its finalizer (Kueue's own), which stays until the pods have ended.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+# patch: to give quota back, to report pods that are ready, and the end of the job.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+{{- end }}
 {{- with include "trainyard.gangGroups" . }}
 # The PodGroup of each group of pods. get: to check the owner of an existing one. deletecollection: they may hold the capacity of a queue.
 - apiGroups: [{{ . }}]

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator
 
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.constants import MAX_REPLICAS, MAX_STACK_REQUEST
 from trainyard.api.recovery import MAX_RESTARTS_IN_WINDOW, RestartScope
-from trainyard.api.roles import MAX_MEMBER_INDEX, MAX_ROLE_REPLICAS, MAX_ROLES
+from trainyard.api.roles import MAX_MEMBER_INDEX, MAX_ROLE_REPLICAS, MAX_ROLES, OPAQUE
 from trainyard.api.scheduling import GangScheduler
 from trainyard.api.spec import MAX_PROCESSES_PER_REPLICA
 
@@ -23,6 +23,8 @@ MAX_RECREATED = 256
 """Members whose pod was created again in the running attempt. With more, the oldest pods count as lost again."""
 MAX_RECREATIONS = 999_999_999
 """The largest number in the name of a pod that was created again."""
+MAX_ADMITTED_ENTRIES = 64
+"""Labels, annotations, node labels or tolerations that an admission gives to the pods of a role."""
 MAX_REPEAT_PODS = 8
 """Pods of a repeated failure that are stored, and nodes."""
 
@@ -125,6 +127,8 @@ class PodGroup(Model):
     """The attempt for which it was created, with all pods of the group. Replaced pods keep it."""
     min_member: int = Field(ge=1, le=MAX_REPLICAS + MAX_ROLES * MAX_ROLE_REPLICAS)
     """The members that are placed together."""
+    queue: str | None = Field(default=None, max_length=253)
+    """The queue of Volcano. Not set: Volcano's default one, or a scheduler without queues."""
 
 
 class Recreated(Model):
@@ -236,6 +240,46 @@ class StackDump(Model):
     """The attempt whose ranks write their stacks. Those of later attempts do not."""
 
 
+class AdmittedPods(Model):
+    """What the queue has decided about the pods of one role. Each of them gets this, a replacement too."""
+
+    role: str = Field(max_length=63)
+    """The role."""
+    count: int = Field(ge=0, le=MAX_REPLICAS)
+    """The pods for which there is quota. Fewer than requested: a partial admission."""
+    labels: dict[str, str] = Field(default={}, max_length=MAX_ADMITTED_ENTRIES)
+    """Labels."""
+    annotations: dict[str, str] = Field(default={}, max_length=MAX_ADMITTED_ENTRIES)
+    """Annotations."""
+    node_selector: dict[str, str] = Field(default={}, max_length=MAX_ADMITTED_ENTRIES)
+    """The labels of the nodes of the admitted flavors."""
+    tolerations: list[Annotated[dict[str, Any], WithJsonSchema(OPAQUE)]] = Field(
+        default=[], max_length=MAX_ADMITTED_ENTRIES, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """The tolerations of the admitted flavors."""
+
+
+class Admission(Model):
+    """The admission of the job by its queue. It is stored before a pod is created from it."""
+
+    workload: str = Field(max_length=253)
+    """The name of the Workload."""
+    uid: str = Field(max_length=64)
+    """Its UID. An admission of another Workload is none of this job."""
+    cluster_queue: str = Field(default="", max_length=253)
+    """The ClusterQueue that has the quota."""
+    pods: list[AdmittedPods] = Field(
+        default=[],
+        max_length=MAX_ROLES + 1,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["role"]},
+    )
+    """The pods, by role."""
+
+    def of_role(self, role: str) -> AdmittedPods | None:
+        """Return what was decided about the pods of this role."""
+        return next((pods for pods in self.pods if pods.role == role), None)
+
+
 class InternalStatus(Model):
     """State that the operator keeps for itself. It may change with any release: do not read it."""
 
@@ -269,6 +313,8 @@ class InternalStatus(Model):
     """The workers of the current attempt that have succeeded. Their pods may be deleted without a new attempt."""
     attempt_start_time: Time | None = None
     """The time of the decision to start the current attempt."""
+    admission: Admission | None = None
+    """The admission by the queue. Not set: the job is in no queue, or waits in it."""
     active_since: Time | None = None
     """The time since which the job has been active without a suspension."""
     active_seconds: int = Field(default=0, ge=0, le=MAX_JSON_INTEGER)

@@ -19,6 +19,7 @@ class ConditionType(StrEnum):
     RESTARTING = "Restarting"
     RESIZING = "Resizing"
     SCALING_LIMITED = "ScalingLimited"
+    QUEUED = "Queued"
     SUSPENDED = "Suspended"
     STRAGGLING = "Straggling"
     HANG_SUSPECTED = "HangSuspected"
@@ -38,6 +39,7 @@ SUMMARY_ORDER = (
     (ConditionType.COMPLETE, "True"),
     (ConditionType.SUSPENDED, "True"),
     (ConditionType.STALLED, "True"),
+    (ConditionType.QUEUED, "True"),
     (ConditionType.RUNNING, "False"),
     (ConditionType.SCALING_LIMITED, "True"),
     (ConditionType.RESIZING, "True"),

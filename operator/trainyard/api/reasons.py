@@ -130,6 +130,32 @@ class Reason(StrEnum):
     RESUMED = "Resumed"
     """`lifecycle.suspend` was set to false."""
 
+    WAITING_FOR_QUOTA = "WaitingForQuota"
+    """The job waits in its queue (`scheduling.queue`) and has no pods. The message is Kueue's."""
+    ADMISSION_CHECKS_PENDING = "AdmissionChecksPending"
+    """The queue has reserved quota for the job, and waits for its admission checks. The message names them."""
+    ADMITTED = "Admitted"
+    """The queue has admitted the job: there is quota for its pods, which are created now."""
+    EVICTED = "Evicted"
+    """The queue has taken its quota back, for example for a job of higher priority. All ranks stop with a checkpoint, and
+    the job waits in the queue again. This is not counted."""
+    QUEUE_UNAVAILABLE = "QueueUnavailable"
+    """The job has a queue that is none of Volcano, and the operator was installed without Kueue, or cannot read Kueue's
+    Workloads. It does not run without quota."""
+    QUEUE_DEACTIVATED = "QueueDeactivated"
+    """The Workload of the job is not active: Kueue or an administrator has set its `spec.active` to false. So the queue
+    never admits the job."""
+    WORKLOAD_REPLACED = "WorkloadReplaced"
+    """The Workload of the job was deleted, was finished by another controller, or does not fit the job any more. The job
+    waits in its queue again, with a checkpoint."""
+    ADMISSION_UNUSABLE = "AdmissionUnusable"
+    """No pod can be created from what the queue has decided: a ResourceFlavor is missing, or labels of nodes contradict
+    those of the template."""
+    PRIORITY_CLASS_MISSING = "PriorityClassMissing"
+    """The priority class that the job names does not exist. The job enters its queue once it does."""
+    QUEUE_REMOVED = "QueueRemoved"
+    """The job has no queue of Kueue any more, and starts without its quota."""
+
     QUOTA_EXCEEDED = "QuotaExceeded"
     """A ResourceQuota of the namespace does not allow the pods. The operator tries again."""
     PODS_FORBIDDEN = "PodsForbidden"

@@ -74,9 +74,12 @@ class Scheduling(Model):
     scheduler-plugins (coscheduling). auto: the first one in `gangs.schedulers` of the operator's chart that the cluster has, or
     none. An elastic group starts with its smallest size."""
     queue: ObjectName | None = None
-    """The queue from which the job gets its resources, where the cluster has queues. Not set: that of the queueing system's own choice."""
+    """The queue from which the job gets its resources: a LocalQueue of Kueue, or with a gang of Volcano a queue of Volcano. In a queue of
+    Kueue the job waits until there is quota for all of its pods. Kueue may take the quota back: then the job stops with a checkpoint, and
+    waits again. The label `kueue.x-k8s.io/queue-name` names a queue of Kueue, too. Not set: none of Kueue, and the default one of Volcano."""
     priority_class_name: ObjectName | None = None
-    """The PriorityClass of the pods and of their PodGroup. Not set: that of the template."""
+    """The PriorityClass of the pods and of their PodGroup. It is the priority in a queue of Kueue, too, unless the label
+    `kueue.x-k8s.io/priority-class` names a WorkloadPriorityClass. Not set: that of the template."""
     topology: Topology | None = None
     """The domain of nodes in which all members run, next to each other. Not set: anywhere."""
     partial_timeout_seconds: int | None = Field(default=None, ge=0, le=DAY)

@@ -140,11 +140,11 @@ class Lifecycle(Model):
     """When the job starts, stops and is deleted."""
 
     suspend: bool = False
-    """While true, the job has no pods. Once false again, it resumes with a new attempt. Queues such as Kueue set it."""
+    """While true, the job has no pods. Once false again, it resumes with a new attempt. A queue does not set it: see `scheduling.queue`."""
     active_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
-    """Seconds that the job may be active, in all attempts together, without suspensions. After that the job fails."""
+    """Seconds that the job may be active, in all attempts together, without suspensions and queues. After that the job fails."""
     startup_deadline_seconds: int | None = Field(default=None, ge=1, le=YEAR)
-    """Seconds that an attempt may take until all its workers run (queueing, image pull). After that the job fails."""
+    """Seconds that an attempt may take until all its workers run (scheduling, image pull), without queues. After that the job fails."""
     ttl_seconds_after_finished: int | None = Field(default=None, ge=0, le=YEAR)
     """Seconds after completion after which the TrainingJob and all its objects are deleted. Not set: never."""
     clean_pods: CleanPods = CleanPods.RUNNING
@@ -338,7 +338,7 @@ class TrainingJobSpec(Model):
     network: Network = Network()
     """How workers reach each other."""
     scheduling: Scheduling = Scheduling()
-    """How the pods of the job get their nodes, and how their ranks follow from that."""
+    """When and where the pods start, and how their ranks follow from that."""
     health: Health = Health()
     """What is tested of nodes before they train."""
     recovery: Recovery = Recovery()

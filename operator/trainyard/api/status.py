@@ -10,6 +10,7 @@ from typing_extensions import override
 from trainyard.api.base import MAX_ATTEMPT, MAX_JSON_INTEGER, Model, Time
 from trainyard.api.internal_status import (
     MAX_REASON_LENGTH,
+    Admission,
     Backoff,
     CoordinatedStop,
     CountedProcesses,
@@ -31,17 +32,20 @@ from trainyard.api.job_conditions import (
     ConditionType as ConditionType,  # noqa: PLC0414 - the same
     summary,
 )
+from trainyard.api.node_avoidance import (
+    MAX_SUSPECT_NODES as MAX_SUSPECT_NODES,  # noqa: PLC0414 - the same
+    Avoidance as Avoidance,  # noqa: PLC0414 - the same
+    SuspectNode as SuspectNode,  # noqa: PLC0414 - the same
+)
 from trainyard.api.progress import MAX_STRAGGLERS, Goodput, Progress, Straggler
 from trainyard.api.roles import MAX_ROLES, is_worker
 from trainyard.api.worker_status import RoleStatus, WorkerStatus
-
-MAX_SUSPECT_NODES = 16
-"""Nodes that a job remembers. If more of them fail, the nodes are not the cause."""
 
 
 class Phase(StrEnum):
     """The state of the job in one word, derived from the conditions, for people."""
 
+    QUEUED = "Queued"
     PENDING = "Pending"
     RUNNING = "Running"
     RESTARTING = "Restarting"
@@ -90,32 +94,6 @@ class LastFailure(Model):
     """The container's termination message or the end of its log, at most 2,048 characters."""
 
 
-class Avoidance(StrEnum):
-    """How strictly a job avoids a node."""
-
-    NONE = "None"
-    """The node was the cause once."""
-    PREFERRED = "Preferred"
-    """Workers run on the node only if no other node fits."""
-    REQUIRED = "Required"
-    """No worker runs on the node."""
-
-
-class SuspectNode(Model):
-    """A node that caused the failure of an attempt."""
-
-    name: str = Field(max_length=253)
-    """The node's name."""
-    failures: int = Field(default=1, ge=1, le=MAX_JSON_INTEGER)
-    """The number of attempts that failed because of the node."""
-    avoidance: Avoidance = Avoidance.NONE
-    """How strictly later attempts avoid the node: None, Preferred or Required."""
-    reason: str = Field(default="", max_length=MAX_REASON_LENGTH)
-    """The reason of the last failure."""
-    until: Time
-    """When the node is removed from the list."""
-
-
 class TrainingJobStatus(Model):
     """The observed state of the job, and the decisions of the operator."""
 
@@ -132,7 +110,7 @@ class TrainingJobStatus(Model):
         default=[],
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
-    """Scheduled, Running, Restarting, Suspended, Stalled, Complete and Failed describe the job. Resizing: workers are joining, and what
+    """Scheduled, Running, Restarting, Queued, Suspended, Stalled, Complete and Failed describe the job. Resizing: workers are joining, and what
     they wait for. ScalingLimited: `replicas` is a size that is not allowed. AgentInjected: whether the agent runs in the workers, and
     why not. Straggling: some ranks are slower than the others. HangSuspected: no rank does anything. HangDetectionLimited: the program
     does not report progress. FailureHidden: a rank failed, but its command exited with code 0. GroupSplit: the ranks formed several
@@ -342,6 +320,16 @@ class TrainingJobStatus(Model):
         return self.holds(ConditionType.SUSPENDED)
 
     @property
+    def queued(self) -> bool:
+        """Whether the job is held by its queue: it has no pods until it is admitted."""
+        return self.holds(ConditionType.QUEUED)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the job is to have no pods for now: the user has suspended it, or its queue holds it."""
+        return self.suspended or self.queued
+
+    @property
     def finished(self) -> bool:
         """Whether the job has finished. This is final: the operator creates nothing for it any more."""
         return self.holds(ConditionType.COMPLETE) or self.holds(ConditionType.FAILED)
@@ -386,6 +374,7 @@ class StatusChanges(TypedDict, total=False):
     launched_attempt: int
     succeeded: Succeeded | None
     attempt_start_time: datetime | None
+    admission: Admission | None
     active_since: datetime | None
     active_seconds: int
     backoff: Backoff

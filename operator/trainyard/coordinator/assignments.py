@@ -61,7 +61,7 @@ def assignment(pod: PodView, job: JobView, pods: Sequence[PodView] = ()) -> Assi
     status = job.status
     if status.finished:
         raise RefusedError(RejectionReason.OVER, "the job has ended")
-    if status.is_joining(pod.index, pod.attempt) and not status.suspended:
+    if status.is_joining(pod.index, pod.attempt) and not status.at_rest:
         return Assignment(pod.attempt, run=False, environment={})
     if is_replaced(pod, job):
         raise RefusedError(
@@ -111,4 +111,4 @@ def is_replaced(pod: PodView, job: JobView) -> bool:
     status = job.status
     newest = (status.created_in_attempt(pod.index), status.recreated(pod.index))
     replaced = (pod.attempt, pod.recreated) < newest or not status.includes(pod.index)
-    return replaced or status.suspended
+    return replaced or status.at_rest

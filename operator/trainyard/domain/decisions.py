@@ -10,10 +10,11 @@ from datetime import timedelta
 from math import ceil
 from typing import Literal
 
-from trainyard.api.internal_status import Group, Rendezvous
+from trainyard.api.internal_status import Admission, Group, PodGroup, Rendezvous
 from trainyard.api.reasons import Reason
 from trainyard.api.scheduling import GangScheduler
 from trainyard.api.status import ConditionType, StatusChanges, TrainingJobStatus
+from trainyard.domain.workload_changes import PodSet, WorkloadChange
 
 ALL_WORKERS = "restarting all workers"
 
@@ -82,6 +83,22 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Let the job wait in its queue, without pods."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Start the job: its queue has admitted it, or it has no queue any more."""
+
+    admission: Admission | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """Fail the job permanently."""
 
@@ -111,7 +128,7 @@ class Restart:
     """Whether earlier failures predict nothing of the next attempt, since the job was changed."""
 
 
-Decision = Adopt | Complete | Suspend | Resume | Fail | Restart
+Decision = Adopt | Complete | Suspend | Resume | Hold | Admit | Fail | Restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +195,41 @@ class DeleteJob:
     reason: Reason
 
 
-Action = CreateService | CreatePodGroup | CreateWorker | DeletePodGroups | DeletePod | StopPod | RemovePod | DeleteJob
+@dataclass(frozen=True, slots=True)
+class CreateWorkload:
+    """Create the Workload with which the job enters its queue."""
+
+    pod_sets: Sequence[PodSet]
+    gang: PodGroup | None = None
+    """The PodGroup that its pods will have, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeWorkload:
+    """Change this version of a Workload, and no later one."""
+
+    name: str
+    uid: str
+    version: int
+    change: WorkloadChange
+    pod_sets: Sequence[PodSet] = ()
+    """What the job asks for, where the change needs that."""
+    gang: PodGroup | None = None
+    """The PodGroup that its pods will have, if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteWorkload:
+    """Delete the Workload with this UID."""
+
+    name: str
+    uid: str
+
+
+PodAction = CreateWorker | DeletePod | StopPod | RemovePod
+PodGroupAction = CreatePodGroup | DeletePodGroups
+WorkloadAction = CreateWorkload | ChangeWorkload | DeleteWorkload
+Action = CreateService | PodAction | PodGroupAction | WorkloadAction | DeleteJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ from trainyard.domain.decisions import (
     Plan,
     PodChanges,
     Restart,
-    Resume,
     Suspend,
     soonest,
     whole_seconds,
 )
 from trainyard.domain.progress import goodput, stragglers
 from trainyard.domain.progress.group_progress import progress
+from trainyard.domain.queueing.queue_steps import at_the_end, in_queue, while_suspended
+from trainyard.domain.queueing.workload_upkeep import while_running
 from trainyard.domain.recovery import agent_reports, failure_policy
 from trainyard.domain.recovery.adoption import adoption
 from trainyard.domain.recovery.agent_reports import MergedReports
@@ -36,6 +37,7 @@ from trainyard.domain.recovery.suspect_nodes import released_nodes
 from trainyard.domain.scaling import partial_placement, resize
 from trainyard.domain.scaling.gang import decide_gang
 from trainyard.domain.scaling.group_size import decide_size
+from trainyard.domain.state.queue_hold import queue_hold
 from trainyard.domain.state.roles import deciding
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.stored_success import remember_success
@@ -63,7 +65,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
     if not ours(snapshot.job):
         return Plan(status)
     if snapshot.job.deleting or status.finished:
-        step: Step | None = pod_removal.at_rest(snapshot, now)
+        step: Step | None = _at_the_end(snapshot, now)
     else:
         snapshot = _gather(snapshot, now)
         step = _interruption(snapshot, now)
@@ -76,6 +78,8 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
         snapshot, deadlines = agents.snapshot, check_deadlines(agents.snapshot, now)
         waits = [*deadlines.waits, *agents.waits, *partial_placement.waits(snapshot, now)]
         step = _decide(agents, deadlines, now) or reconcile_pods(snapshot, waits, now)
+        if isinstance(step, PodChanges) and (reports := while_running(snapshot)):
+            step = replace(step, actions=[*step.actions, *reports])
     outcome = report(snapshot, step, now) if isinstance(step, PodChanges) else step
     return transitions.conclude(outcome, snapshot, now)
 
@@ -86,7 +90,7 @@ def ours(job: JobView) -> bool:
 
 
 def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
-    """Return the snapshot with what all later steps rely on: plausible times, progress, stored successes, the group's size and gang."""
+    """Return the snapshot with what all later steps rely on: plausible times, progress, successes, the group's size, gang and queue."""
     status = snapshot.job.status
     changes = clamp_future_timestamps(status, now)
     if snapshot.reports:
@@ -104,25 +108,33 @@ def _gather(snapshot: Snapshot, now: datetime) -> Snapshot:
     snapshot = with_slow_init(remember_success(snapshot), now)
     snapshot = replace(snapshot, decided_size=decide_size(snapshot, now))
     # A snapshot that stays the same keeps what it has computed.
-    gang = decide_gang(snapshot)
-    return snapshot if gang == snapshot.gang else replace(snapshot, gang=gang)
+    if (gang := decide_gang(snapshot)) != snapshot.gang:
+        snapshot = replace(snapshot, gang=gang)
+    hold = queue_hold(snapshot)
+    return snapshot if hold == snapshot.hold else replace(snapshot, hold=hold)
 
 
 def _interruption(snapshot: Snapshot, now: datetime) -> Step | None:
-    """Return what a job does before its workers' failures count: adopt an attempt, succeed, stop in coordination, or be suspended."""
+    """Return what a job does before its workers' failures count: adopt an attempt, succeed, stop in coordination, or rest."""
     job, suspended = snapshot.job, snapshot.job.status.suspended
     if adopted := adoption(snapshot):
         return adopted
-    if not suspended and not snapshot.outdated and _succeeded(snapshot):
+    if not job.status.at_rest and not snapshot.outdated and _succeeded(snapshot):
         return Complete()
     deadlines = check_deadlines(snapshot, now)
     if deadlines.active is None and (held := plan_coordinated_stop(snapshot, now)):
         if held.requeue_after is None:
             return held
         return replace(held, requeue_after=soonest([held.requeue_after, *deadlines.waits]))
-    if not job.spec.lifecycle.suspend:
-        return Resume() if suspended else None
-    return pod_removal.at_rest(snapshot, now) if suspended else Suspend()
+    if suspended:
+        return while_suspended(snapshot, now)
+    return Suspend() if job.spec.lifecycle.suspend else in_queue(snapshot, now)
+
+
+def _at_the_end(snapshot: Snapshot, now: datetime) -> Step:
+    """Return what a job does that has finished or is being deleted."""
+    step, more = pod_removal.at_rest(snapshot, now), at_the_end(snapshot, now)
+    return replace(step, actions=[*step.actions, *more]) if more else step
 
 
 def _succeeded(snapshot: Snapshot) -> bool:

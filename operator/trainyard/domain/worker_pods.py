@@ -1,7 +1,7 @@
 """Bring the pods of a job to what its status says: old attempts deleted, all workers of the current attempt created. Pure."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from trainyard.api.internal_status import Rendezvous
 from trainyard.api.reasons import Reason
@@ -22,9 +22,6 @@ from trainyard.domain.state.worker_views import PodView
 from trainyard.domain.stop import pod_removal
 from trainyard.domain.wording import counted
 
-LOST_NODE_TIMEOUT = timedelta(seconds=30)
-"""A pod that still exists this long after its grace period is on a lost node. The next attempt does not wait for it."""
-
 
 def reconcile_pods(snapshot: Snapshot, deadlines: Sequence[float], now: datetime) -> Outcome | PodChanges:
     """Return what an attempt that continues needs: create and delete pods, open the rendezvous.
@@ -44,7 +41,7 @@ def reconcile_pods(snapshot: Snapshot, deadlines: Sequence[float], now: datetime
     backoff = [(start - now).total_seconds()] if start is not None and now < start else []
     # Pods that have ended keep their logs until the backoff is over.
     stale = pod_removal.delete_pods([p for p in snapshot.old if not (backoff and p.ended)], Reason.STALE_ATTEMPT)
-    blocking = [pod for pod in snapshot.old if not (pod.idle or _is_lost(pod, now))]
+    blocking = [pod for pod in snapshot.old if not (pod.idle or pod_removal.is_lost(pod, now))]
     actions, events = [*_create_service(snapshot), *stale, *removed.actions], list[Event]()
     waits = [*deadlines, *joining.waits, *_lost_node_waits(blocking, now), *removed.waits, *backoff]
     opened: Rendezvous | None = None
@@ -62,10 +59,6 @@ def reconcile_pods(snapshot: Snapshot, deadlines: Sequence[float], now: datetime
     return PodChanges(actions, waits, events, opened, changes, joining.message)
 
 
-def _is_lost(pod: PodView, now: datetime) -> bool:
-    return pod.deletion_time is not None and now - pod.deletion_time >= LOST_NODE_TIMEOUT
-
-
 def _create_service(snapshot: Snapshot) -> list[Action]:
     """Return the creation of the Service, where workers need it: no peer looks for the only worker of a group."""
     job, members = snapshot.job, snapshot.job.members(snapshot.size.desired)
@@ -75,7 +68,9 @@ def _create_service(snapshot: Snapshot) -> list[Action]:
 
 def _lost_node_waits(blocking: Sequence[PodView], now: datetime) -> list[float]:
     """Return the seconds until each of these pods counts as lost."""
-    return [(LOST_NODE_TIMEOUT - (now - p.deletion_time)).total_seconds() for p in blocking if p.deletion_time]
+    return [
+        (pod_removal.LOST_NODE_TIMEOUT - (now - p.deletion_time)).total_seconds() for p in blocking if p.deletion_time
+    ]
 
 
 def _has_to_wait(status: TrainingJobStatus, blocking: Sequence[PodView], *, backing_off: bool) -> bool:

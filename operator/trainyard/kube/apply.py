@@ -18,8 +18,8 @@ class Writer:
 
     session: Session
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return the object as the server has it now, or None. Only for rare reads: reconciles read the store."""
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> dict[str, Any] | None:
+        """Return the object as the server has it now, or None. A namespace of None: it has none. Only for rare reads: reconciles read the store."""
         try:
             return await self.session.request("GET", resource.path(namespace, name))
         except ApiError as error:

@@ -26,7 +26,7 @@ def pod_group_spec(job: JobView, group: PodGroup) -> Json:
                 spec["schedulingConstraints"] = {"topology": [{"key": scheduling.topology.key}]}
             return spec
         case GangScheduler.VOLCANO:
-            queue: Json = {"queue": scheduling.queue} if scheduling.queue else {}
+            queue: Json = {"queue": group.queue} if group.queue else {}
             return {"minMember": group.min_member, **queue, **_priority(job), "minResources": _requests(job, group)}
         case GangScheduler.COSCHEDULING:
             return {"minMember": group.min_member}
@@ -36,8 +36,7 @@ def pod_group_spec(job: JobView, group: PodGroup) -> Json:
 
 def _priority(job: JobView) -> Json:
     """Return the PriorityClass of the workers: that of a group and of its pods must be the same."""
-    name = job.spec.scheduling.priority_class_name or job.spec.template["spec"].get("priorityClassName")
-    return {"priorityClassName": name} if name else {}
+    return {"priorityClassName": job.priority_class} if job.priority_class else {}
 
 
 def _requests(job: JobView, group: PodGroup) -> Json:

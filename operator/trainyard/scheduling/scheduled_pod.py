@@ -43,7 +43,8 @@ def kept_fields(job: JobView, schedulers: GangSchedulers) -> Sequence[str]:
     spec, notes = template["spec"], list[str]()
     asks = scheduling.gang is not Gang.NONE and (scheduling.gang is not Gang.AUTO or schedulers.permitted)
     if asks and (own := own_group(template)):
-        notes.append(f"the template has {own}: the operator creates no PodGroup; remove it to use scheduling.gang")
+        fields = "scheduling.gang and scheduling.queue" if job.volcano_queue else "scheduling.gang"
+        notes.append(f"the template has {own}: the operator creates no PodGroup; remove it to use {fields}")
     name = spec.get("schedulerName")
     if group and not schedulers.serves(group.scheduler, template):
         notes.append(

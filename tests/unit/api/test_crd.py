@@ -104,6 +104,8 @@ def test_defaults() -> None:
         ".recovery": {},
         ".recovery.avoidNodes": True,
         ".recovery.forceDeleteAfterSeconds": 300,
+        ".health": {},
+        ".health.preflight": "none",
         ".recovery.agent": "auto",
         ".recovery.minRestartScope": "Process",
         ".recovery.hiddenFailures": "Warn",
@@ -152,5 +154,5 @@ def test_bounds_of_numbers_are_inclusive() -> None:
 
 def test_every_rule_says_what_to_do() -> None:
     rules = [rule for _, node in ALL for rule in node.get("x-kubernetes-validations", ())]
-    assert len(rules) == 49
+    assert len(rules) == 51
     assert [r for r in rules if " must " not in r["message"] and ";" not in r["message"]] == []

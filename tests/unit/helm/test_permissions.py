@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.granted_permissions import CERTIFICATE, ELECTION, OPERATOR, Grants, grants
+from tests.support.granted_permissions import CERTIFICATE, ELECTION, KUEUE, KUEUE_CLASSES, OPERATOR, Grants, grants
 from tests.unit.helm.chart import Chart, Release
 
 ISOLATION = {("networking.k8s.io", "networkpolicies"): {"get", "create"}}
@@ -67,6 +67,14 @@ def account(release: Release) -> dict[str, str]:
 )
 def test_roles_allow_exactly_these_permissions(release: Release, role: str, allowed: Grants) -> None:
     assert grants(release.one("ClusterRole", role)) == allowed
+
+
+def test_kueue_permissions_need_their_value(chart: Chart) -> None:
+    release = chart.render({"kueue": {"enabled": True}})
+    assert grants(release.one("ClusterRole", "trainyard")) == {**OPERATOR, **ISOLATION, **KUEUE}
+    assert grants(release.one("ClusterRole", "trainyard-kueue")) == KUEUE_CLASSES
+    bound = [("ClusterRole", None, "trainyard"), ("ClusterRole", None, "trainyard-kueue"), *CLUSTER_WIDE[1:]]
+    assert roles_bound_to(release, account(release)) == bound
 
 
 def test_network_policy_permission_needs_its_value(chart: Chart) -> None:

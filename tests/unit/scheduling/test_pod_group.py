@@ -54,10 +54,9 @@ SERVERS = [{"name": "ps", "replicas": 2, "resources": {"requests": {"cpu": "1500
         (
             G.VOLCANO,
             4,
-            {"scheduling": {"queue": "research"}},
+            {"scheduling": {"queue": "of-kueue"}},
             """
             minMember: 4
-            queue: research
             minResources: {nvidia.com/gpu: "32"}
             """,
         ),
@@ -90,6 +89,11 @@ def test_spec(scheduler: G, members: int, fields: Any, expected: str) -> None:
     view = job(4, **{"template": GPUS, **fields}).job
     group = PodGroup(scheduler=scheduler, created_in_attempt=1, min_member=members)
     assert pod_group_spec(view, group) == yaml.safe_load(expected)
+
+
+def test_queue_is_that_of_the_gang() -> None:
+    group = PodGroup(scheduler=G.VOLCANO, created_in_attempt=1, min_member=4, queue="research")
+    assert pod_group_spec(job(4).job, group)["queue"] == "research"
 
 
 def test_each_group_has_its_own_name() -> None:

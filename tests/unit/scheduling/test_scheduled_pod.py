@@ -1,5 +1,6 @@
 """What `spec.scheduling` adds to pods, as YAML."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,6 +195,16 @@ def test_nothing_is_kept_without_conflict(scene: Scene) -> None:
 def test_own_group_is_no_news_without_gangs() -> None:
     template = {"spec": {"schedulingGroup": {"podGroupName": "x"}, "containers": [{}]}}
     assert kept_fields(job(4, template=template).job, GangSchedulers()) == []
+
+
+@pytest.mark.parametrize(
+    ("queue", "fields"), [(None, "scheduling.gang"), ("research", "scheduling.gang and scheduling.queue")]
+)
+def test_own_group_names_what_it_replaces(queue: str | None, fields: str) -> None:
+    template = {"spec": {"schedulingGroup": {"podGroupName": "x"}, "containers": [{}]}}
+    view = replace(job(4, template=template).job, volcano_queue=queue)
+    [note] = kept_fields(view, ALL)
+    assert note.endswith(f"remove it to use {fields}")
 
 
 LABELS = st.dictionaries(st.text("abc.-/", min_size=1), st.text(max_size=5), max_size=3)

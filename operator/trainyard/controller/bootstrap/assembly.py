@@ -26,6 +26,7 @@ from trainyard.controller.reconcile.pod_events import PodEvents
 from trainyard.controller.reconcile.pod_groups import PodGroups
 from trainyard.controller.reconcile.reconciler import Reconciler
 from trainyard.controller.reconcile.status_pace import StatusPace
+from trainyard.controller.reconcile.workloads import Workloads
 from trainyard.domain.state.accelerators import ACCELERATORS
 from trainyard.engine.leader import NotLeadingError
 from trainyard.engine.loop import ReconcileLoop
@@ -58,7 +59,7 @@ def assemble(
         session.permit = elector.permit
         ElectionMetrics(elector, registry)
     places = NodePlaces(settings.topology_labels)
-    caches = Caches.empty(settings.namespaces, {**ACCELERATORS, **settings.accelerators}, places)
+    caches = Caches.empty(settings.namespaces, {**ACCELERATORS, **settings.accelerators}, places, kueue=settings.kueue)
     queue: WorkQueue[str] = WorkQueue(observer=metrics.observer)
     scopes = [
         WatchScope(session, namespace, cache, queue, settings.relist_seconds)
@@ -77,6 +78,7 @@ def assemble(
     )
     pace = StatusPace(time.monotonic)
     restart_support = ContainerRestartSupport(writer)
+    workloads = Workloads(writer, tracker, caches, session.clock.whole_second) if settings.kueue else None
     discovery = GangDiscovery(session, settings.gang_schedulers, settings.coscheduling_name)
     reconciler = Reconciler(
         caches=caches,
@@ -92,6 +94,7 @@ def assemble(
             with_own(KNOWN_NETWORKS, settings.network_profiles),
             ranks_follow_placement=settings.read_nodes,
             pod_groups=PodGroups(writer, discovery) if discovery.permitted else None,
+            workloads=workloads,
         ),
         writer=writer,
         tracker=tracker,
@@ -102,6 +105,7 @@ def assemble(
         progress_store=coordinator.progress_store if coordinator else None,
         agent_registry=coordinator.agent_registry if coordinator else None,
         pod_events=PodEvents(session, time.monotonic),
+        workloads=workloads,
     )
     loop = ReconcileLoop(
         queue,

@@ -91,6 +91,8 @@ class Settings(BaseSettings):
     """More labels of all workers, as a JSON object. A value in a job's template replaces them."""
     worker_annotations: Annotated[dict[QualifiedName, str], NoDecode] = {}
     """More annotations of all workers, as a JSON object. A value in a job's template replaces them."""
+    kueue: bool = False
+    """Whether jobs may wait in queues of Kueue. Needs the permissions of `kueue.enabled` of the chart."""
     network_profiles: Annotated[dict[ProfileName, NetworkProfile], NoDecode] = {}
     """More network profiles for `network.profile`, as a JSON object by name. They extend or replace the known ones."""
     read_nodes: bool = False

@@ -22,15 +22,17 @@ from trainyard.controller.reconcile.resources import (
     JobRecord,
     job_record,
     service_record,
+    workload_record,
 )
 from trainyard.domain.state.accelerators import ACCELERATORS, AcceleratorTable
+from trainyard.domain.state.workload import WorkloadView
 from trainyard.engine.queue import WorkQueue
 from trainyard.kube.backoff import Backoff
 from trainyard.kube.errors import ApiError
 from trainyard.kube.listing import read_all
 from trainyard.kube.permissions import Permission
 from trainyard.kube.reflector import Reflector
-from trainyard.kube.resource import PODS, SERVICES, namespace_label
+from trainyard.kube.resource import PODS, SERVICES, WORKLOADS, namespace_label
 from trainyard.kube.session import Session
 from trainyard.kube.store import Store
 
@@ -167,6 +169,8 @@ class WatchScope:
             label_selector=LABEL_JOB_UID,
             namespace=namespace,
         )
+        self.workloads = _workloads(session, namespace, cache, self._queue_now) if cache.workloads_listed else None
+        """None: the operator is installed without Kueue."""
         self.services = Reflector(
             session,
             SERVICES,
@@ -183,7 +187,9 @@ class WatchScope:
 
     def components(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         """Return the coroutines to run, by name. None of them ever returns."""
+        workloads = {f"watch workloads in {self}": self.workloads.run()} if self.workloads else {}
         return {
+            **workloads,
             f"watch pods in {self}": self.pods.run(),
             f"watch services in {self}": self.services.run(),
             f"list jobs in {self}": self.job_informer.run(),
@@ -216,14 +222,24 @@ class WatchScope:
         """
         await self.synced()
         await asyncio.gather(self.list_jobs(), _retry(self.pods.refresh), _retry(self.services.refresh))
+        await self._list_workloads()
         self.opened = True
         _LOG.info(f"managing TrainingJobs in {self} jobs={len(self.cache.jobs)} pods={len(self.cache.pods)}")
-        for uid in self.cache.jobs.keys():  # noqa: SIM118 - a store is no dict
+        for uid in {*self.cache.jobs.keys(), *self.cache.workloads.keys()}:
             self._queue.add(uid)
 
     async def list_jobs(self) -> None:
         """List the jobs, with retries. No other means finds jobs that were deleted during a gap in the watch."""
         await _retry(self.job_informer.relist)
+
+    async def _list_workloads(self) -> None:
+        """List the Workloads once more. Without Kueue's API nothing waits for them: other jobs need none."""
+        if self.workloads is None or not self.workloads.synced.is_set():
+            return
+        try:
+            await self.workloads.refresh()
+        except ApiError as error:
+            _LOG.warning(f"cannot list workloads, and uses what was last seen: {error}")
 
     def _queue_now(self, uid: str) -> None:
         if self.opened:
@@ -233,6 +249,24 @@ class WatchScope:
         if self.opened:
             pods = self.cache.pods.count(uid)
             self._queue.add_after(uid, max(POD_BATCH_SECONDS, pods * POD_BATCH_SECONDS_PER_POD))
+
+
+def _workloads(
+    session: Session, namespace: str | None, cache: Cache, on_change: Callable[[str], None]
+) -> Reflector[WorkloadView, str]:
+    """Return the watch on the Workloads of jobs. The probes leave it out: Kueue may be installed later."""
+    made = Reflector(
+        session,
+        WORKLOADS,
+        workload_record,
+        cache.workloads,
+        on_change,
+        label_selector=LABEL_JOB_UID,
+        namespace=namespace,
+    )
+    if cache.workloads_listed is not None:
+        made.synced = cache.workloads_listed
+    return made
 
 
 def dispatch_to(scopes: Sequence[WatchScope]) -> EventHandler:

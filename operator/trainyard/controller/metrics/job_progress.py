@@ -13,7 +13,7 @@ from trainyard.controller.reconcile.resources import JobRecord
 Source = TypeVar("Source")
 Readers = dict[str, tuple[str, Callable[[Source], float | None]]]
 """By the name of a gauge, its help text and the function that reads its value."""
-IDLE_PHASES = frozenset({Phase.COMPLETE, Phase.FAILED, Phase.SUSPENDED})
+IDLE_PHASES = frozenset({Phase.COMPLETE, Phase.FAILED, Phase.SUSPENDED, Phase.QUEUED})
 PROGRESS_READERS: Readers[Progress] = {
     "step": ("Last step that all ranks have completed", lambda progress: progress.step),
     "total_steps": ("Step at which the training finishes", lambda progress: progress.total_steps),
@@ -35,7 +35,7 @@ PROGRESS_READERS: Readers[Progress] = {
         lambda progress: progress.checkpoint.time.timestamp() if progress.checkpoint else None,
     ),
 }
-"""Of each job that is neither finished nor suspended: what its program last reported, in whichever attempt."""
+"""Of each job that is neither finished nor suspended nor queued: what its program last reported, in whichever attempt."""
 STEP_TIME_READERS: Readers[Progress] = {
     "step_seconds": (
         "Usual time of a step: the median over recent steps and ranks",

@@ -23,17 +23,22 @@ from trainyard.controller.reconcile.refusals import (
     to_refusal,
 )
 from trainyard.controller.reconcile.resources import TRAINING_JOBS
+from trainyard.controller.reconcile.workloads import QueueRefusedError, Workloads
 from trainyard.domain.decisions import (
     Action,
+    ChangeWorkload,
     CreatePodGroup,
     CreateService,
     CreateWorker,
+    CreateWorkload,
     DeleteJob,
     DeletePod,
     DeletePodGroups,
+    DeleteWorkload,
     Plan,
     RemovePod,
     StopPod,
+    WorkloadAction,
 )
 from trainyard.domain.state.gang_schedulers import NO_GANG_SCHEDULERS, GangSchedulers
 from trainyard.domain.state.observe import owner_uid
@@ -49,7 +54,8 @@ from trainyard.frameworks.pod_metadata import PodMetadata
 from trainyard.frameworks.worker_spec import Worker
 from trainyard.kube.apply import Writer
 from trainyard.kube.errors import ApiError
-from trainyard.kube.resource import COMPUTE_DOMAINS, NETWORK_POLICIES, PODS, SERVICES, Resource
+from trainyard.kube.resource import COMPUTE_DOMAINS, NETWORK_POLICIES, PODS, SERVICES, WORKLOADS, Resource
+from trainyard.queues.admission import with_admission
 from trainyard.scheduling.known_networks import KNOWN_NETWORKS
 from trainyard.scheduling.network_choice import choose_network
 from trainyard.scheduling.network_profile import NamedProfile, NetworkProfiles
@@ -98,6 +104,8 @@ class Executor:
     """Whether ranks follow the placement of workers where the user does not say so."""
     pod_groups: PodGroups | None = None
     """The requests about PodGroups; None: no gang scheduler is permitted."""
+    workloads: Workloads | None = None
+    """The requests about Workloads; None: the operator is installed without Kueue."""
     irremovable_pods: set[str] = field(default_factory=set)
     """UIDs of pods whose removal was refused: this process asks once for each."""
 
@@ -119,6 +127,8 @@ class Executor:
                 outcomes = await slow_start(calls, limit=MAX_PARALLEL_REQUESTS)
             except NameConflictError as error:
                 return ExecutionResult(name_taken(error), changed)
+            except QueueRefusedError as error:
+                return ExecutionResult(Refusal(error.reason, error.message), changed)
             except InvalidTemplateError as error:
                 return ExecutionResult(Refusal(Reason.INVALID_TEMPLATE, str(error)), changed)
             except NetworkProfileError as error:
@@ -155,6 +165,7 @@ class Executor:
         groups: tuple[tuple[Resource | None, tuple[type[Action], ...]], ...] = (
             (SERVICES, (CreateService,)),
             (None, (DeletePod, StopPod, DeletePodGroups, DeleteJob)),
+            (WORKLOADS, (CreateWorkload, ChangeWorkload, DeleteWorkload)),
             (self._kind_of_pod_group(job), (CreatePodGroup,)),
             (PODS, (CreateWorker,)),
         )
@@ -191,10 +202,27 @@ class Executor:
                 return lambda: self._delete(job, TRAINING_JOBS, job.name, job.uid, reason)
             case RemovePod(name, uid):
                 return lambda: self._remove(job, name, uid)
+            case CreateWorkload() | ChangeWorkload() | DeleteWorkload():
+                return lambda: self._work_on(job, action)
             case _:
                 assert_never(action)
 
-    async def _create_worker(self, job: JobView, worker: Worker) -> bool:
+    async def _work_on(self, job: JobView, action: WorkloadAction) -> bool:
+        if self.workloads is None:
+            return False
+        match action:
+            case CreateWorkload():
+                manifest = await self.workloads.manifest(job, action, self._pod_of)
+                return await self._create(job, WORKLOADS, manifest)
+            case ChangeWorkload():
+                return await self.workloads.change(job, action, self._pod_of)
+            case DeleteWorkload(name, uid):
+                return await self._delete(job, WORKLOADS, name, uid, Reason.WORKLOAD_REPLACED)
+            case _:
+                assert_never(action)
+
+    def _pod_of(self, job: JobView, worker: Worker) -> dict[str, Any]:
+        """Return the pod of a member: for its creation, and for the Workload by which the job asks for quota."""
         choice = choose_network(job.spec, self.network_profiles)
         if choice.problem:
             raise NetworkProfileError(choice.problem)
@@ -203,7 +231,10 @@ class Executor:
         )
         endpoint = self.coordinator_endpoint()
         built = _build_worker_pod(worker, self.agent, endpoint, self.pod_metadata, choice.network, orders_ranks=orders)
-        plain = placed(job, built, worker.workers, self.gang_schedulers)
+        return with_admission(worker, placed(job, built, worker.workers, self.gang_schedulers))
+
+    async def _create_worker(self, job: JobView, worker: Worker) -> bool:
+        plain = self._pod_of(job, worker)
         manifest = await self.restart_support.with_supported_rule(job.namespace, plain)
         try:
             return await self._create(job, PODS, manifest)
@@ -221,6 +252,8 @@ class Executor:
         elif resource == PODS:
             # The response has metadata only.
             cache.add_created({**manifest, "metadata": found["metadata"]})
+        elif resource == WORKLOADS:
+            cache.add_created_workload({**manifest, "metadata": found["metadata"]})
         self.tracker.wrote(job.uid, resource.plural, int(found["metadata"]["resourceVersion"]))
         return new
 

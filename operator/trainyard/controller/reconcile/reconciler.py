@@ -19,6 +19,7 @@ from trainyard.controller.reconcile.pod_events import PodEvents
 from trainyard.controller.reconcile.refusals import permission_denied_message, webhook_failed_message
 from trainyard.controller.reconcile.resources import TRAINING_JOBS, JobRecord, job_record
 from trainyard.controller.reconcile.status_pace import StatusPace
+from trainyard.controller.reconcile.workloads import Workloads
 from trainyard.coordinator.agent_registry import AgentRegistry
 from trainyard.coordinator.progress_store import ProgressStore
 from trainyard.domain.decisions import CreateService, Event, Plan, SetTrue
@@ -69,6 +70,8 @@ class Reconciler:
     """Which agents are connected; None: there is no coordinator."""
     pod_events: PodEvents | None = None
     """What the events of pods say that do not start; None: they are not read."""
+    workloads: Workloads | None = None
+    """What Kueue has decided; None: the operator is installed without Kueue."""
 
     async def reconcile(self, uid: str) -> float | None:
         """Reconcile the job with this UID. Returns the seconds until the next reconcile; None: no need for one."""
@@ -79,7 +82,7 @@ class Reconciler:
             if self.pod_events:
                 self.pod_events.forget(uid)
             self._forget_agents(uid)
-            return None
+            return await self.workloads.release_orphans(uid) if self.workloads else None
         set_log_context(f"{record.namespace}/{record.name}", record.attempt)
         cache = self.caches.of(record.namespace)
         if not self.tracker.ready(uid, cache.newest_versions(), cache.is_deleting):
@@ -98,6 +101,7 @@ class Reconciler:
         if seen is None:
             return await self._report_invalid_spec(record)
         snapshot = await self.pod_events.explain(seen) if self.pod_events else seen
+        snapshot = await self.workloads.explain(snapshot) if self.workloads else snapshot
         job, now = snapshot.job, self.now()
         decided = plan(snapshot, now)
         if _recreates_service(job, decided) and not await self._still_exists(record):

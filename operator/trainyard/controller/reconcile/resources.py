@@ -10,7 +10,19 @@ import orjson
 from pydantic import ValidationError
 from typing_extensions import override
 
-from trainyard.api.constants import ANNOTATION_DUMP_STACKS, CONTROLLER_NAME, GROUP, KIND, LABEL_JOB_UID, PLURAL, VERSION
+from trainyard.api.constants import (
+    ANNOTATION_DUMP_STACKS,
+    CONTROLLER_NAME,
+    GROUP,
+    KIND,
+    LABEL_JOB_UID,
+    LABEL_MAX_EXECUTION,
+    LABEL_QUEUE,
+    LABEL_QUEUE_PRIORITY,
+    PLURAL,
+    PROVISIONING_PREFIX,
+    VERSION,
+)
 from trainyard.api.progress import Goodput, Progress
 from trainyard.api.roles import member_index
 from trainyard.api.spec import Framework
@@ -22,12 +34,19 @@ from trainyard.domain.state.object_names import worker_pod
 from trainyard.domain.state.observe import job_view, owner, pod_view
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import PodView
+from trainyard.domain.state.workload import WorkloadView, workload_view
 from trainyard.kube.events import ObjectReference
 from trainyard.kube.resource import Resource
 
 TRAINING_JOBS = Resource(GROUP, VERSION, PLURAL, KIND)
 KEPT_METADATA = ("uid", "resourceVersion", "namespace", "name", "generation", "deletionTimestamp")
 """The metadata fields that are kept."""
+KEPT_LABELS = (LABEL_QUEUE, LABEL_QUEUE_PRIORITY, LABEL_MAX_EXECUTION)
+"""The labels that are kept: what the job asks of a queue."""
+MAX_PARAMETERS = 16
+"""Parameters of provisioning requests that are kept."""
+MAX_PARAMETER_LENGTH = 256
+"""Characters of each: Kueue allows 255."""
 NO_RESTARTS = Restarts()
 PARSED_JOBS = 64
 """How many parsed jobs are kept."""
@@ -139,9 +158,11 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
     """Parse a TrainingJob, whatever is in it. Never raises for an invalid spec or status."""
     # kopf's mappings are no dictionaries, and most metadata fields are not needed.
     metadata = {key: raw["metadata"][key] for key in KEPT_METADATA if key in raw["metadata"]}
-    request = (raw["metadata"].get("annotations") or {}).get(ANNOTATION_DUMP_STACKS)
-    if request:
-        metadata["annotations"] = {ANNOTATION_DUMP_STACKS: request}
+    annotations, labels = raw["metadata"].get("annotations") or {}, raw["metadata"].get("labels") or {}
+    if kept := _kept_annotations(annotations):
+        metadata["annotations"] = kept
+    if queue := {name: labels[name] for name in KEPT_LABELS if labels.get(name)}:
+        metadata["labels"] = queue
     spec, status = dict(raw.get("spec") or {}), dict(raw.get("status") or {})
     spec_text = orjson.dumps(spec)
     spec_bytes = len(spec_text)
@@ -172,6 +193,13 @@ def job_record(raw: Mapping[str, Any], accelerator_table: AcceleratorTable = ACC
         short = _text(metadata, orjson.dumps(_without_template(spec)), status)
         record = replace(record, text=short, without_template=True)
     return _with_summary(record, view)
+
+
+def _kept_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return what is kept: the request for stacks, and parameters of provisioning requests as far as they are short."""
+    kept = {ANNOTATION_DUMP_STACKS: request} if (request := annotations.get(ANNOTATION_DUMP_STACKS)) else {}
+    parameters = [name for name in annotations if name.startswith(PROVISIONING_PREFIX)][:MAX_PARAMETERS]
+    return kept | {name: annotations[name] for name in parameters if len(annotations[name]) <= MAX_PARAMETER_LENGTH}
 
 
 def _text(metadata: Mapping[str, Any], spec_text: bytes, status: Mapping[str, Any]) -> bytes:
@@ -265,6 +293,12 @@ def service_record(raw: Mapping[str, Any]) -> ServiceRecord:
     metadata = raw["metadata"]
     version = int(metadata["resourceVersion"])
     return ServiceRecord(metadata["uid"], metadata["namespace"], version, metadata["labels"][LABEL_JOB_UID])
+
+
+def workload_record(raw: Mapping[str, Any]) -> WorkloadView:
+    """Parse a Workload with our label. Raises KeyError or ValueError if no job owns it."""
+    _check_owner(raw)
+    return workload_view(raw)
 
 
 def _check_owner(raw: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -33,7 +33,10 @@ def decide_gang(snapshot: Snapshot) -> GangDecision:
     scheduler = named or _chosen(job, schedulers, members)
     if scheduler is None:
         return GangDecision()
-    return GangDecision(PodGroup(scheduler=scheduler, created_in_attempt=status.attempt, min_member=members))
+    queue = job.volcano_queue if scheduler is GangScheduler.VOLCANO else None
+    return GangDecision(
+        PodGroup(scheduler=scheduler, created_in_attempt=status.attempt, min_member=members, queue=queue)
+    )
 
 
 def smallest_gang(snapshot: Snapshot) -> int:
@@ -52,12 +55,13 @@ def _named(job: JobView) -> GangScheduler | None:
 
 def _chosen(job: JobView, schedulers: GangSchedulers, members: int) -> GangScheduler | None:
     """Return the gang scheduler for a job that leaves the choice; None where it gets none."""
-    # One member is always all or none, and only a queue makes a difference.
-    alone = members == 1 and job.spec.scheduling.queue is None
-    if job.spec.scheduling.gang is not Gang.AUTO or alone or own_group(job.spec.template):
+    if job.spec.scheduling.gang is not Gang.AUTO or own_group(job.spec.template):
         return None
-    usable = (each for each in schedulers.permitted if schedulers.serves(each, job.spec.template))
-    return next((each for each in usable if each in schedulers.found), None)
+    if job.volcano_queue is not None:
+        return GangScheduler.VOLCANO
+    # One member is always all or none.
+    usable = (each for each in schedulers.available if members > 1 and schedulers.serves(each, job.spec.template))
+    return next(usable, None)
 
 
 def _why_unavailable(named: GangScheduler, schedulers: GangSchedulers) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from math import gcd, lcm
 
+from trainyard.api.constants import ROLE_WORKER
 from trainyard.api.internal_status import Joining
 from trainyard.api.roles import is_worker
 from trainyard.api.spec import RANKS_FIT, TrainingJobSpec
@@ -78,6 +79,10 @@ def allowed_size(snapshot: Snapshot) -> GroupSize:
     it was created, and is recovered at it; where there is none yet, no worker is created.
     """
     job, size = snapshot.job, snapshot.size
+    granted = _granted(job, size.requested)
+    if granted < size.requested and (fits := largest_allowed(job, granted)):
+        why = f"replicas is {size.requested}, and the queue has admitted {counted(granted, 'worker')}"
+        return replace(_limited(job.spec, size, fits), limited_because=f"{why}: the group has {fits}")
     allowed = largest_allowed(job, size.requested)
     why, unstartable = indivisible(job, size.requested), indivisible(job, size.current)
     if allowed is None and not unstartable:
@@ -89,6 +94,13 @@ def allowed_size(snapshot: Snapshot) -> GroupSize:
     group = f"until then the group keeps its {counted(size.current, 'worker')}"
     then = "no worker is started" if unstartable else group
     return replace(keep(size, size.current), allowed=size.current, invalid_because=f"{why}; {then}")
+
+
+def _granted(job: JobView, requested: int) -> int:
+    """Return the workers for which an elastic job has quota. Any other job waits in its queue again where it needs more."""
+    admission = job.status.internal.admission if job.spec.elastic else None
+    workers = admission.of_role(ROLE_WORKER) if admission else None
+    return requested if workers is None else min(requested, workers.count)
 
 
 def largest_allowed(job: JobView, workers: int) -> int | None:

@@ -1,6 +1,6 @@
 """The gang schedulers of the cluster that the operator may use, and what a pod template says about schedulers. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +27,11 @@ class GangSchedulers:
     """Those of them whose PodGroups the API server has."""
     coscheduling_name: str = COSCHEDULING_SCHEDULER
     """The `schedulerName` of the scheduler with the plugin."""
+
+    @property
+    def available(self) -> Sequence[GangScheduler]:
+        """Those that jobs can have, the preferred one first."""
+        return [each for each in self.permitted if each in self.found]
 
     def name_of(self, scheduler: GangScheduler) -> str | None:
         """Return the `schedulerName` of the pods; None where it is that of the cluster."""

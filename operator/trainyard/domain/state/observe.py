@@ -36,6 +36,7 @@ from trainyard.domain.state.object_names import parse_worker_pod
 from trainyard.domain.state.observed_exits import parse_time
 from trainyard.domain.state.snapshot import JobView
 from trainyard.domain.state.worker_views import STOP_DEADLINE_SECONDS, UNSCHEDULABLE, PodIssue, PodView
+from trainyard.domain.state.workload import queue_request
 
 Json = Mapping[str, Any]
 
@@ -58,8 +59,8 @@ def job_view(raw: Json, accelerators: AcceleratorTable = ACCELERATORS) -> JobVie
     status = TrainingJobStatus.model_validate(raw.get("status") or {})
     auto = None
     if spec.processes_per_replica == "auto":
-        # While a job is suspended, it has no group that another table could change.
-        auto = count_processes(spec, accelerators, None if status.suspended else status.internal.counted_processes)
+        # While a job is at rest, it has no group that another table could change.
+        auto = count_processes(spec, accelerators, None if status.at_rest else status.internal.counted_processes)
         spec = spec.evolve(processes_per_replica=auto.processes)
     return JobView(
         uid=metadata["uid"],
@@ -72,6 +73,7 @@ def job_view(raw: Json, accelerators: AcceleratorTable = ACCELERATORS) -> JobVie
         deleting="deletionTimestamp" in metadata,
         auto_processes=auto,
         accelerators=visible_accelerators(spec.template["spec"]["containers"][0], accelerators),
+        queue=queue_request(spec.scheduling, metadata),
         stack_request=str((metadata.get("annotations") or {}).get(ANNOTATION_DUMP_STACKS) or "")[:MAX_STACK_REQUEST],
     )
 

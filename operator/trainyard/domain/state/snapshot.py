@@ -22,6 +22,7 @@ from trainyard.domain.state.network_view import NO_NETWORK, NetworkView
 from trainyard.domain.state.node_signals import NodeSignals
 from trainyard.domain.state.roles import role_members, role_of, rule_of, rules, template_of
 from trainyard.domain.state.worker_views import AgentView, PodView, WorkerReport
+from trainyard.domain.state.workload import QueueHold, Queueing, QueueRequest
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class JobView:
     auto_processes: ProcessCount | None = None
     """What `processesPerReplica: auto` means, which `spec` has as a number; None where the user set the number."""
 
+    queue: QueueRequest | None = None
+    """What it asks of a queue of Kueue; None: it has none there. Before `with_queue`: of a queue of Kueue or Volcano."""
+    volcano_queue: str | None = None
+    """Its queue of Volcano; None: it names none, or its queue is Kueue's."""
     group_hash: str = ""
     """The template hash of the whole job, where `spec` has the template of a role; empty where it has that of the workers."""
     accelerators: int = 0
@@ -50,6 +55,11 @@ class JobView:
     def command(self) -> Sequence[str]:
         """The command of the workers' main container; empty where its image has it."""
         return self.spec.template["spec"]["containers"][0].get("command") or ()
+
+    @property
+    def priority_class(self) -> str:
+        """The PriorityClass of the workers, of their PodGroup and of their Workload; empty where they have none."""
+        return self.spec.scheduling.priority_class_name or self.spec.template["spec"].get("priorityClassName") or ""
 
     @cached_property
     def processes(self) -> int:
@@ -180,6 +190,10 @@ class Snapshot:
     """The agents that have connected, by the UID of their pod."""
     coordinator_up_since: datetime | None = None
     """Since when all agents can connect; None where there is no coordinator. It is reset when connections are refused."""
+    queueing: Queueing | None = None
+    """What is known of its queue; None: the operator was installed without queues."""
+    hold: QueueHold | None = None
+    """Why its queue holds the job, as `plan` has found; None where it may run."""
     network: NetworkView = NO_NETWORK
     """The network profile that new workers get."""
     order_by_placement: Sequence[int] = ()
@@ -336,15 +350,15 @@ class Snapshot:
 
     @property
     def unused_pod_group(self) -> PodGroup | None:
-        """The PodGroup that no pod needs any more: of an earlier group, or of a job that has finished or is suspended."""
+        """The PodGroup that no pod needs any more: of an earlier group, or of a job that has finished or is at rest."""
         status = self.job.status
-        used = status.pod_group and not (status.finished or status.suspended)
+        used = status.pod_group and not (status.finished or status.at_rest)
         return None if used else status.internal.pod_group
 
     @cached_property
     def unused(self) -> Sequence[PodView]:
-        """The pods that nothing needs any more: all of a job that ends or is suspended, else old and terminating joining ones."""
+        """The pods that nothing needs any more: all of a job that ends or is at rest, else old and terminating joining ones."""
         status = self.job.status
-        if self.job.deleting or status.finished or status.suspended:
+        if self.job.deleting or status.finished or status.at_rest:
             return self.pods
         return (*self.old, *(p for p in self.joining if p.deletion_time))

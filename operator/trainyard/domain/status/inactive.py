@@ -16,10 +16,12 @@ INACTIVE: Mapping[C, str] = {
     C.FAILURE_HIDDEN: "no rank has failed",
     C.GROUP_SPLIT: "no group is formed",
     C.RDMA_UNUSED: "no network is in use",
+    C.QUEUED: "no queue holds the job",
     C.STALLED: "nothing blocks the job",
 }
 HAS_FAILED = "the job has failed: see the condition Failed"
 HAS_FINISHED = "the job has finished"
+IS_QUEUED = "the job waits in its queue"
 IS_SUSPENDED = "the job is suspended"
 RESTARTS = "the group restarts"
 

@@ -32,7 +32,7 @@ def refused(job: JobView, plan: Plan, refusal: Refusal, now: datetime) -> Plan:
     now = now.replace(microsecond=0)
     wait = NAMESAKE_GONE_AFTER if refusal.reason is Reason.NAME_CONFLICT else RETRY_AFTER
     wait = wait if plan.requeue_after is None else min(wait, plan.requeue_after)
-    over = plan.status.finished or plan.status.suspended
+    over = plan.status.finished or plan.status.at_rest
     if refusal.reason is Reason.INVALID_TEMPLATE and not over:
         # Not repeated: the template cannot be changed while the job is active, so the answer would stay the same.
         template = "spec.template with the fields of spec.roles" if job.spec.roles else "spec.template"

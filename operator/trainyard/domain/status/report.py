@@ -18,7 +18,7 @@ from trainyard.domain.state.group_health import Health
 from trainyard.domain.state.object_names import selector
 from trainyard.domain.state.snapshot import JobView, Snapshot
 from trainyard.domain.state.worker_views import PodView, State
-from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_SUSPENDED, RESTARTS, inactive
+from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_QUEUED, IS_SUSPENDED, RESTARTS, inactive
 from trainyard.domain.wording import counted, same_obstacle, without_last_clause
 
 LISTED = 16
@@ -43,8 +43,8 @@ def report(snapshot: Snapshot, pods: PodChanges, now: datetime) -> Outcome:
     }
     if not status.finished:
         changes["ready"] = f"{well}/{len(job.members(snapshot.size.allowed))}"
-    if status.finished or status.suspended:
-        return Outcome(changes, _at_rest(status), pods.actions, pods.events, soonest(pods.waits))
+    if status.finished or status.at_rest:
+        return Outcome(changes, _at_rest(snapshot), pods.actions, pods.events, soonest(pods.waits))
     straggling, waits = stragglers.straggling(snapshot, now)
     injected = agent_conditions(job, brought=snapshot.agent)
     uncertain = _accelerators_uncertain(job)
@@ -187,16 +187,27 @@ def _moves(status: TrainingJobStatus, *, grouped: bool) -> tuple[Any, ...]:
     )
 
 
-def _at_rest(status: TrainingJobStatus) -> list[ConditionUpdate]:
-    """Return the updates of a finished or suspended job: only a failed job stays Stalled, and none is ScalingLimited."""
+def _at_rest(snapshot: Snapshot) -> list[ConditionUpdate]:
+    """Return the updates of a finished, suspended or queued job: only a failed job stays Stalled, and none is ScalingLimited."""
+    status = snapshot.job.status
     ended, why = Reason.JOB_FINISHED, HAS_FINISHED
     if not status.finished:
-        ended, why = Reason.SUSPENDED, IS_SUSPENDED
-    updates: list[ConditionUpdate] = [Clear(C.SCALING_LIMITED, ended, inactive(C.SCALING_LIMITED, why))]
+        ended, why = (Reason.SUSPENDED, IS_SUSPENDED) if status.suspended else (Reason.WAITING_FOR_QUOTA, IS_QUEUED)
+    waiting = _queued(snapshot) if status.queued and not status.finished else []
+    updates: list[ConditionUpdate] = [*waiting, Clear(C.SCALING_LIMITED, ended, inactive(C.SCALING_LIMITED, why))]
     failed = status.condition(C.FAILED) if status.holds(C.FAILED) else None
     if failed is not None and status.holds(C.STALLED):
         return [*updates, SetTrue(C.STALLED, failed.reason, HAS_FAILED)]
     return [*updates, Clear(C.STALLED, ended, inactive(C.STALLED, why))]
+
+
+def _queued(snapshot: Snapshot) -> list[ConditionUpdate]:
+    """Return why the job waits in its queue."""
+    hold = snapshot.hold
+    if hold is None:
+        return []
+    running = SetFalse(C.RUNNING, hold.reason, inactive(C.RUNNING, IS_QUEUED))
+    return [SetTrue(C.QUEUED, hold.reason, hold.message), running]
 
 
 def _explained(seen: Health, snapshot: Snapshot, *, opened: bool, now: datetime) -> Health:

@@ -13,6 +13,7 @@ from trainyard.api.reasons import Reason
 from trainyard.api.roles import is_worker
 from trainyard.api.status import Condition, ConditionType as C, Phase, StatusChanges, TrainingJobStatus
 from trainyard.domain.decisions import (
+    Admit,
     Adopt,
     Clear,
     Complete,
@@ -20,6 +21,7 @@ from trainyard.domain.decisions import (
     Decision,
     Event,
     Fail,
+    Hold,
     Outcome,
     Plan,
     Remove,
@@ -35,7 +37,7 @@ from trainyard.domain.scaling.group_size import largest_allowed
 from trainyard.domain.state.object_names import worker_host
 from trainyard.domain.state.roles import deciding, member
 from trainyard.domain.state.snapshot import JobView, Snapshot
-from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_SUSPENDED, RESTARTS, inactive
+from trainyard.domain.status.inactive import HAS_FAILED, HAS_FINISHED, IS_QUEUED, IS_SUSPENDED, RESTARTS, inactive
 from trainyard.domain.status.rank_warnings import with_rank_warnings
 
 EXPECTED = frozenset(
@@ -91,6 +93,10 @@ def _outcome(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) ->
             return suspend(snapshot, now)
         case Resume():
             return resume(snapshot.job, now)
+        case Hold():
+            return hold(snapshot, decision, now)
+        case Admit():
+            return admit(snapshot.job, decision, now)
         case Fail():
             return fail(snapshot.job, decision, now)
         case Restart():
@@ -100,37 +106,87 @@ def _outcome(decision: Outcome | Decision, snapshot: Snapshot, now: datetime) ->
 
 
 def resume(job: JobView, now: datetime) -> Outcome:
-    """Return the transition that resumes a suspended job."""
+    """Return the transition that resumes a suspended job. One with a queue waits there first."""
+    # The image may have changed: the agent may be able to run in it.
+    resumed: list[ConditionUpdate] = [
+        SetFalse(C.SUSPENDED, Reason.RESUMED, "lifecycle.suspend is false"),
+        Remove(C.AGENT_INJECTED),
+    ]
+    if job.queue is not None:
+        note = f"the job enters the queue {job.queue.queue} again"
+        return Outcome(
+            {"phase": Phase.QUEUED, "observed_generation": job.generation},
+            [*resumed, SetTrue(C.QUEUED, Reason.WAITING_FOR_QUOTA, note)],
+            events=[Event("Normal", Reason.RESUMED, note)],
+        )
     return Outcome(
         {**start(job, now), "phase": Phase.PENDING, "observed_generation": job.generation},
-        # The image may have changed: the agent may be able to run in it.
-        [SetFalse(C.SUSPENDED, Reason.RESUMED, "lifecycle.suspend is false"), Remove(C.AGENT_INJECTED)],
+        resumed,
         events=[Event("Normal", Reason.RESUMED, f"the job resumes with attempt {job.status.attempt}")],
+    )
+
+
+def hold(snapshot: Snapshot, decision: Hold, now: datetime) -> Outcome:
+    """Return the transition of a job that waits in its queue from now on. If it has pods, its attempt ends."""
+    status, reason = snapshot.job.status, decision.reason
+    changes: StatusChanges = {**_to_rest(snapshot, now), "phase": Phase.QUEUED}
+    ran = status.internal.admission is not None
+    bad = ran or reason in {Reason.QUEUE_UNAVAILABLE, Reason.ADMISSION_UNUSABLE, Reason.GANG_UNAVAILABLE}
+    return Outcome(
+        changes,
+        [SetTrue(C.QUEUED, reason, decision.message), *_resting(reason, IS_QUEUED)],
+        events=[Event("Warning" if bad else "Normal", reason, decision.message)],
+    )
+
+
+def admit(job: JobView, decision: Admit, now: datetime) -> Outcome:
+    """Return the transition of a job that its queue has admitted. What was admitted is stored before pods are created."""
+    reason = Reason.ADMITTED if decision.admission else Reason.QUEUE_REMOVED
+    changes: StatusChanges = {"admission": decision.admission, "observed_generation": job.generation}
+    if job.status.queued:
+        changes |= {**start(job, now), "phase": Phase.PENDING}
+    return Outcome(
+        changes,
+        [Clear(C.QUEUED, reason, decision.message)],
+        events=[Event("Normal", reason, decision.message)],
     )
 
 
 def suspend(snapshot: Snapshot, now: datetime) -> Outcome:
     """Return the transition that suspends the job. Its attempt ends, its pods are deleted, and its active time stops."""
-    job, status = snapshot.job, snapshot.job.status
     message = "lifecycle.suspend is set: the job has no pods until it is set to false"
     changes: StatusChanges = {
-        "observed_generation": job.generation,
+        **_to_rest(snapshot, now),
         "phase": Phase.SUSPENDED,
-        **_inactive(status, now),
         # The template may be changed before the job resumes: earlier failures do not predict those of the next attempt.
-        **_without_streaks(status),
+        **_without_streaks(snapshot.job.status),
     }
-    if snapshot.current or status.internal.launched_attempt == status.attempt:
-        changes |= _next_attempt(status, snapshot.size.current, now)
     conditions: list[ConditionUpdate] = [
         SetTrue(C.SUSPENDED, Reason.SUSPENDED, message),
-        *(SetFalse(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED)) for kind in (C.SCHEDULED, C.RUNNING)),
+        Clear(C.QUEUED, Reason.SUSPENDED, inactive(C.QUEUED, IS_SUSPENDED)),
+        *_resting(Reason.SUSPENDED, IS_SUSPENDED),
+    ]
+    return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
+
+
+def _to_rest(snapshot: Snapshot, now: datetime) -> StatusChanges:
+    """Return the changes of a job that is to have no pods for now. Its quota, if it has any, is given back."""
+    job, status = snapshot.job, snapshot.job.status
+    changes: StatusChanges = {"observed_generation": job.generation, **_inactive(status, now), "admission": None}
+    if snapshot.current or status.internal.launched_attempt == status.attempt:
+        changes |= _next_attempt(status, snapshot.size.current, now)
+    return changes
+
+
+def _resting(reason: Reason, because: str) -> list[ConditionUpdate]:
+    """Return the conditions of a job that is to have no pods for now."""
+    return [
+        *(SetFalse(kind, reason, inactive(kind, because)) for kind in (C.SCHEDULED, C.RUNNING)),
         *(
-            Clear(kind, Reason.SUSPENDED, inactive(kind, IS_SUSPENDED))
+            Clear(kind, reason, inactive(kind, because))
             for kind in (C.RESTARTING, C.RESIZING, C.HANG_DETECTION_LIMITED, *OF_ATTEMPT)
         ),
     ]
-    return Outcome(changes, conditions, events=[Event("Normal", Reason.SUSPENDED, message)])
 
 
 def adopt(job: JobView, decision: Adopt) -> Outcome:

@@ -116,6 +116,8 @@ def _stop_reason(snapshot: Snapshot) -> str | None:
     spec = snapshot.job.spec
     if spec.lifecycle.suspend:
         return "lifecycle.suspend is set"
+    if not snapshot.job.status.at_rest and (hold := snapshot.hold):
+        return f"the queue takes its quota back: {hold.message}"
     if snapshot.outdated:
         return "the job was suspended, changed and resumed"
     if snapshot.size.resized_from:

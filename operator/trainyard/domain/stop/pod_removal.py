@@ -29,6 +29,8 @@ from trainyard.domain.state.worker_views import PodView
 
 TRY_AGAIN = 60.0
 """Seconds until a pod that still exists is checked again."""
+LOST_NODE_TIMEOUT = timedelta(seconds=30)
+"""A pod that still exists this long after its grace period is on a lost node. Nothing waits for it."""
 FAILED_WORKER_EXIT_TIMEOUT = timedelta(seconds=60)
 """How long the worker that failed the job may take to exit by itself. It never does where its node restarts its container."""
 
@@ -73,8 +75,21 @@ def at_rest(snapshot: Snapshot, now: datetime) -> Outcome | PodChanges:
         return Outcome(actions=removed.actions, requeue_after=soonest(removed.waits))
     if snapshot.job.status.finished:
         return after_the_end(snapshot, removed, now)
-    actions = [*delete_pods(snapshot.pods, Reason.SUSPENDED), *removed.actions]
-    return _without_pod_group(snapshot, actions, removed.waits)
+    return pods_at_rest(snapshot, now)
+
+
+def pods_at_rest(snapshot: Snapshot, now: datetime) -> PodChanges:
+    """Return how the pods of a job end that is suspended, or waits in its queue, and its PodGroups."""
+    removed = removals(snapshot, now)
+    deleted = delete_pods(snapshot.pods, Reason.SUSPENDED if snapshot.job.status.suspended else Reason.EVICTED)
+    lost = [(LOST_NODE_TIMEOUT - (now - p.deletion_time)).total_seconds() for p in snapshot.pods if p.deletion_time]
+    queued = [wait for wait in lost if wait > 0] if snapshot.job.queue else []
+    return _without_pod_group(snapshot, [*deleted, *removed.actions], [*removed.waits, *queued])
+
+
+def is_lost(pod: PodView, now: datetime) -> bool:
+    """Return whether the pod should have ended long ago: its node is lost."""
+    return pod.deletion_time is not None and now - pod.deletion_time >= LOST_NODE_TIMEOUT
 
 
 def after_the_end(snapshot: Snapshot, removed: Removals, now: datetime) -> Outcome | PodChanges:

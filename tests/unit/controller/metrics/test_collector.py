@@ -126,6 +126,7 @@ def test_leader_exports_goodput_while_the_job_exists() -> None:
         "trainyard_job_lost_seconds_total/lab/train/startup": 0.0,
         "trainyard_job_lost_seconds_total/lab/train/recovery": 20.5,
         "trainyard_job_lost_seconds_total/lab/train/repeated": 0.0,
+        "trainyard_job_lost_seconds_total/lab/train/preflight": 0.0,
         "trainyard_job_lost_seconds_total/lab/train/other": 9.5,
     }
     acting[0] = False

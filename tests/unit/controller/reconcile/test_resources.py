@@ -26,6 +26,20 @@ def test_stored_status_repairs_an_unreadable_record() -> None:
     assert healed.view is not None
 
 
+def test_labels_of_kueue_and_short_parameters_are_kept() -> None:
+    parameter = "provreq.kueue.x-k8s.io/"
+    labels = {"kueue.x-k8s.io/queue-name": "team", "other": "x"}
+    annotations = {f"{parameter}a": "1", f"{parameter}b": "b" * 257, "other": "x"}
+    record = job_record({**RAW, "metadata": {**RAW["metadata"], "labels": labels, "annotations": annotations}})
+    assert record.view is not None
+    assert record.view.queue is not None
+    assert (record.view.queue.queue, record.view.queue.annotations) == ("team", {f"{parameter}a": "1"})
+    assert b"other" not in record.text
+    plain = job_record(RAW).view
+    assert plain is not None
+    assert plain.queue is None
+
+
 def test_too_large_spec_is_refused_and_not_kept() -> None:
     """One tenant's huge templates must not fill the operator's memory."""
     record = job_record({**RAW, "spec": {**RAW["spec"], "managedBy": "example.com/x", "more": "a" * MAX_SPEC_BYTES}})

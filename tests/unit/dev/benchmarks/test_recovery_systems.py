@@ -68,7 +68,7 @@ def test_status_reports_restarts(system: str, status: dict[str, Any] | None, res
 def test_status_reports_goodput() -> None:
     reported = Goodput(ratio=0.9, productive_seconds=90, lost_seconds=LostSeconds(recovery=10))
     job = {"status": {"goodput": reported.dump()}}
-    lost = {"startup": 0.0, "recovery": 10.0, "repeated": 0.0, "other": 0.0}
+    lost = {"startup": 0.0, "recovery": 10.0, "repeated": 0.0, "preflight": 0.0, "other": 0.0}
     assert SYSTEMS["trainyard"].spent(job) == {"productive": 90.0, **lost}
     assert SYSTEMS["trainyard"].spent({"status": {}}) is SYSTEMS["trainyard"].spent({}) is None
     assert [SYSTEMS[name].spent(job) for name in PEERS] == [None] * len(PEERS)

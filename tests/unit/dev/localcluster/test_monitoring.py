@@ -47,6 +47,6 @@ def test_prometheus_scrapes_annotated_targets_and_kubelets(tmp_path: Path) -> No
 
 
 def test_monitoring_tools_are_built_only_when_needed() -> None:
-    apart = {*tools.MONITORING, *tools.POLICIES, *tools.CHART, *tools.RELEASE, *tools.GANGS}
+    apart = {*tools.MONITORING, *tools.POLICIES, *tools.QUEUES, *tools.GANGS, *tools.CHART, *tools.RELEASE}
     assert not apart & {*tools.EVERYDAY}
     assert {*apart, *tools.SCALE, *tools.EVERYDAY} == tools.MODULE_OF.keys()

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from tests.support.elastic_jobs import ELASTIC
 from tests.support.jobs import SUPERVISED, TEMPLATE, Scene, condition, job, stored, summarize
 from tests.support.reconciles import act, decided, names, running
+from tests.support.workloads import ADMISSION, QUEUE, workload
 from trainyard.api.internal_status import Group, PodGroup
 from trainyard.api.reasons import Reason
 from trainyard.api.scheduling import GangScheduler as G
@@ -96,6 +97,21 @@ def test_smallest_gang(spec: Any, agents: bool, members: int) -> None:  # noqa: 
 def test_single_worker_needs_a_gang_for_its_queue() -> None:
     assert gang_of(job(1).with_gang_schedulers(G.VOLCANO)) is None
     assert gang_of(job(1, scheduling={"queue": "research"}).with_gang_schedulers(G.VOLCANO)) is not None
+
+
+def test_auto_takes_volcano_for_a_queue() -> None:
+    found = job(2, scheduling={"queue": "research"}).with_gang_schedulers(G.NATIVE, G.VOLCANO)
+    assert gang_of(found) == PodGroup(scheduler=G.VOLCANO, created_in_attempt=1, min_member=2, queue="research")
+
+
+def test_job_in_queue_of_kueue_has_any_gang() -> None:
+    scene = job(3, **QUEUE).with_gang_schedulers(G.NATIVE, G.VOLCANO).with_status(admission=ADMISSION)
+    known = replace(scene, has_service=True).in_queue(workload().admitted().view)
+    assert gang_of(known) == PodGroup(scheduler=G.NATIVE, created_in_attempt=1, min_member=3)
+    counts = ADMISSION.evolve(pods=[ADMISSION.pods[0].evolve(count=1)])
+    one = job(1, **QUEUE).with_gang_schedulers(G.VOLCANO).with_status(admission=counts)
+    made = decided(one.in_queue(workload(1).admitted().view))
+    assert (made.status.internal.pod_group, CreateWorker in kinds(made.actions)) == (None, True)
 
 
 def test_pod_group_precedes_its_pods() -> None:

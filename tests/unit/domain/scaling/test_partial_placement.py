@@ -2,17 +2,21 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from tests.support.elastic_jobs import ELASTIC, NO_CAPACITY, short_of_capacity
 from tests.support.jobs import NOW, SUPERVISED, Scene, condition, job, stored, worker
 from tests.support.reconciles import act, decided, names
+from tests.support.workloads import ADMISSION, QUEUE, workload
 from trainyard.api.internal_status import Releases
 from trainyard.api.reasons import Reason
 from trainyard.api.status import ConditionType as C, Phase
+from trainyard.domain.decisions import ChangeWorkload
 from trainyard.domain.scaling.partial_placement import delay_seconds
 from trainyard.domain.state.worker_views import PodIssue
+from trainyard.domain.workload_changes import ReleaseQuota, ReportPodsReady
 
 MINUTE = timedelta(minutes=1)
 
@@ -54,6 +58,49 @@ def test_released_pods_return_after_delay() -> None:
     assert names(act(scene, 300 + delay - 1)) == []
     scene = act(scene, 300 + delay)
     assert names(scene) == ["0-2", "1-2", "2-2", "3-2"]
+
+
+class TestInQueueOfKueue:
+    """What Kueue has admitted stays the job's: only Kueue takes quota back."""
+
+    @staticmethod
+    def admitted(**ready: Any) -> Scene:
+        scene = half_placed(**QUEUE)
+        counts = ADMISSION.evolve(pods=[ADMISSION.pods[0].evolve(count=4)])
+        seen = workload(4, scene).admitted().condition("PodsReady", **ready) if ready else workload(4, scene).admitted()
+        return scene.with_status(admission=counts).in_queue(seen.view)
+
+    def test_quota_stays_through_a_release(self) -> None:
+        scene = self.admitted(holds=False, reason="WaitForStart")
+        delay = delay_seconds(scene.job, 1)
+        late = decided(scene, 300)
+        assert [event.reason for event in late.events] == [Reason.PARTIALLY_SCHEDULED]
+        # `act` fails at each action on a Workload.
+        for seconds in (300, 300, 300 + delay - 1):
+            scene = act(scene, seconds)
+            assert (scene.status.queued, scene.status.internal.admission is None) == (False, False)
+        assert names(scene) == []
+        assert names(act(scene, 300 + delay)) == ["0-2", "1-2", "2-2", "3-2"]
+
+    @pytest.mark.parametrize(
+        ("ready", "reason"),
+        [({}, "WaitForStart"), ({"holds": True, "reason": "Started"}, "WaitForRecovery")],
+    )
+    def test_kueue_knows_that_pods_are_missing(self, ready: Any, reason: str) -> None:
+        scene = self.admitted(**ready)
+        released = scene.with_status(**dict(decided(scene, 300).status))
+        (change,) = [each for each in decided(released, 300).actions if isinstance(each, ChangeWorkload)]
+        assert isinstance(change.change, ReportPodsReady)
+        assert (change.change.ready, change.change.reason) == (False, reason)
+
+    def test_eviction_in_the_delay_gives_quota_back(self) -> None:
+        scene = act(act(self.admitted(holds=False, reason="WaitForStart"), 300), 300)
+        late = workload(4, scene).admitted().evicted("PodsReadyTimeout", "too late").view
+        held = act(scene.in_queue(late), 310)
+        assert (held.status.queued, held.status.internal.admission, held.status.attempt) == (True, None, 2)
+        (change,) = decided(held, 310).actions
+        assert isinstance(change, ChangeWorkload)
+        assert change.change == ReleaseQuota("PodsReadyTimeout", "too late", requeued=False)
 
 
 def test_delays_grow_and_differ_between_jobs() -> None:
