@@ -1,7 +1,5 @@
 """A program whose process group is torch's own of MPI, which `mpirun` starts in several workers without ssh."""
 
-import pytest
-
 from tests.cluster.elastic_group import LONG
 from tests.cluster.kube import Json, Kube, job, main_container, train_on_cpus
 from tests.cluster.recipe_jobs import load
