@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, strategies as st
 
-from trainyard_agent.preflight_verdict import Measured, Pair, Verdict, rounds, verdict
+from trainyard_agent.preflight_verdict import Measured, Pair, Verdict, by_index, rounds, verdict
 
 SIZES = st.integers(2, 40)
 NOISE = st.floats(1.0, 1.4)
@@ -116,6 +116,15 @@ def test_worker_that_several_lost_is_named() -> None:
     losers = [Measured(each, 1.0, {}, lost=1, lost_round=0) for each in (2, 3)]
     found = verdict(losers)
     assert found == Verdict(1, "worker 1 and worker 2, 3 cannot exchange data")
+
+
+def test_places_become_indexes() -> None:
+    measured = [(0, Measured(0, 1.0, {1: 2.0})), (5, Measured(1, 1.0, {0: 2.0}, lost=2)), (3, Measured(2, 1.0, {}))]
+    assert by_index(measured) == [
+        Measured(0, 1.0, {5: 2.0}),
+        Measured(5, 1.0, {0: 2.0}, lost=3),
+        Measured(3, 1.0, {}),
+    ]
 
 
 def test_pairs_name_the_lower_number_first() -> None:

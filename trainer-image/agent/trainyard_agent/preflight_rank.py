@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard_agent.exit_cause import PEER_LOST_CODE
 from trainyard_agent.preflight import PORT_DISTANCE, SECONDS_VARIABLE
-from trainyard_agent.preflight_verdict import Measured, Verdict, rounds, verdict
+from trainyard_agent.preflight_verdict import Measured, Verdict, by_index, rounds, verdict
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,10 @@ ANSWER_TIMEOUT = timedelta(seconds=10)
 """How long one exchange may take. After that, the other rank does not answer."""
 GROUP_TIMEOUT = timedelta(seconds=60)
 """How long ranks that are all here may take to form a group. A rank that cannot take part leaves the others without a word."""
-VERDICT_TIMEOUT = timedelta(seconds=60)
+VERDICT_TIMEOUT = timedelta(minutes=3)
+"""How long rank 0 waits for what all ranks have measured. Ranks that meet a slow one are late."""
+SLOW_EXCHANGE_SECONDS = 0.25
+"""An exchange that takes longer is not repeated: one is enough to see it."""
 READ_AGAIN_SECONDS = 0.02
 RINGS = 3
 """Sums over all ranks, of which the last counts."""
@@ -49,7 +52,7 @@ class Extent(NamedTuple):
     """Of each pair."""
 
 
-EXTENTS = {"quick": Extent(7, 1.0, 4), "full": Extent(63, 4.0, 8)}
+EXTENTS = {"quick": Extent(7, 1.0, 4), "full": Extent(63, 4.0, 4)}
 
 
 class Device(NamedTuple):
@@ -96,7 +99,7 @@ def _compare(extent: Extent, environment: Mapping[str, str]) -> int:
     import torch.distributed as dist  # noqa: PLC0415
 
     rank, world = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-    processes = int(environment["LOCAL_WORLD_SIZE"])
+    processes, index = int(environment["LOCAL_WORLD_SIZE"]), int(environment["TRAINYARD_REPLICA_INDEX"])
     port, host = int(environment["MASTER_PORT"]) + PORT_DISTANCE, environment["MASTER_ADDR"]
     # Whether a build has distributed at all is seen here, by its RuntimeError.
     store = dist.TCPStore(host, port, world, rank == 0, JOIN_TIMEOUT, wait_for_workers=False)
@@ -105,7 +108,7 @@ def _compare(extent: Extent, environment: Mapping[str, str]) -> int:
     dist.init_process_group(device.backend, store=store, rank=rank, world_size=world, timeout=GROUP_TIMEOUT)
     dist.barrier()
     began = time.monotonic()
-    found = _measured_twice(extent, device, processes, store)
+    found = _measured_twice(extent, device, processes, store, index)
     seconds = time.monotonic() - began
     if found is None and rank == 0:
         _log(f"no worker is far slower than the others workers={world // processes} seconds={seconds:.1f}")
@@ -114,7 +117,7 @@ def _compare(extent: Extent, environment: Mapping[str, str]) -> int:
             Path(path).write_text(f"{seconds:.3f}")
     if found is None:
         return 0
-    if found.worker != rank // processes:
+    if found.worker != index:
         _log(f"training does not start: {found.reason}")
         return PEER_LOST_CODE
     raise SlowNodeError(f"{found.reason}; the worker moves to another node")
@@ -127,17 +130,17 @@ class SlowNodeError(Exception):
     __module__ = "builtins"
 
 
-def _measured_twice(extent: Extent, device: Device, processes: int, store: Any) -> Verdict | None:
+def _measured_twice(extent: Extent, device: Device, processes: int, store: Any, index: int) -> Verdict | None:
     """Return the verdict that two measurements share: what is slow for a moment is no fault."""
-    first = _agree(_measure(extent, device, processes), store, "first")
+    first = _agree(_measure(extent, device, processes), index, store, "first")
     if first is None:
         return None
-    second = _agree(_measure(extent, device, processes), store, "second")
+    second = _agree(_measure(extent, device, processes), index, store, "second")
     return second if second is not None and second.worker == first.worker else None
 
 
 def _measure(extent: Extent, device: Device, processes: int) -> Measured:
-    """Return what this rank measures. All ranks call it at the same time."""
+    """Return what this rank measures. All ranks call it at the same time. Workers are numbered by their place in the order of ranks."""
     import torch.distributed as dist  # noqa: PLC0415
 
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -159,16 +162,16 @@ def _measure(extent: Extent, device: Device, processes: int) -> Measured:
     return Measured(worker, product, seconds, device.is_gpu)
 
 
-def _agree(mine: Measured, store: Any, name: str) -> Verdict | None:
-    """Return the verdict on what all ranks have measured: rank 0 finds it."""
+def _agree(mine: Measured, index: int, store: Any, name: str) -> Verdict | None:
+    """Return the verdict on what all ranks have measured, which rank 0 finds. It has the index of a worker. `index`: that of this one."""
     import torch.distributed as dist  # noqa: PLC0415
 
     rank, world = dist.get_rank(), dist.get_world_size()
-    store.set(f"{name}/{rank}", json.dumps(mine))
+    store.set(f"{name}/{rank}", json.dumps([index, *mine]))
     if rank == 0:
         keys = [f"{name}/{each}" for each in range(world)]
         store.wait(keys, VERDICT_TIMEOUT)
-        found = verdict([_read(store.get(key)) for key in keys])
+        found = verdict(by_index([_read(store.get(key)) for key in keys]))
         store.set(name, json.dumps(found))
     store.wait([name], VERDICT_TIMEOUT + ANSWER_TIMEOUT)
     answer = json.loads(store.get(name))
@@ -185,9 +188,10 @@ def _await_ranks(store: Any, key: str, ranks: int, timeout: timedelta) -> None:
         number = store.add(key, 0)
 
 
-def _read(text: bytes) -> Measured:
-    worker, product, seconds, *rest = json.loads(text)
-    return Measured(worker, product, {int(other): took for other, took in seconds.items()}, *rest)
+def _read(text: bytes) -> tuple[int, Measured]:
+    """Return the index of a worker, and what its rank has measured."""
+    index, worker, product, seconds, *rest = json.loads(text)
+    return index, Measured(worker, product, {int(other): took for other, took in seconds.items()}, *rest)
 
 
 def _device(local_rank: int) -> Device:
@@ -227,6 +231,17 @@ def _exchange_seconds(device: Device, other: int, exchanges: int) -> float | Non
         # The first one waits for the other rank, and makes the connection.
         _exchange(mark, torch.empty_like(mark), other)
         _finish(device)
+        began = time.monotonic()
+        _exchange(ours, theirs, other)
+        _finish(device)
+        first = time.monotonic() - began
+        # Both sides have to make as many.
+        mark.fill_(first > SLOW_EXCHANGE_SECONDS)
+        slow = torch.empty_like(mark)
+        _exchange(mark, slow, other)
+        _finish(device)
+        if mark.item() or slow.item():
+            return first
         began = time.monotonic()
         for _ in range(exchanges):
             _exchange(ours, theirs, other)

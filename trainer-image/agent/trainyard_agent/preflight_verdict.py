@@ -58,6 +58,19 @@ def rounds(workers: int, most: int) -> list[list[Pair]]:
     return made
 
 
+def by_index(measured: Sequence[tuple[int, Measured]]) -> list[Measured]:
+    """Return what was measured with the indexes of workers in place of their places in the order of ranks, each beside its index."""
+    index_of = {each.worker: index for index, each in measured}
+    return [
+        each._replace(
+            worker=index,
+            exchange_seconds={index_of[other]: took for other, took in each.exchange_seconds.items()},
+            lost=None if each.lost is None else index_of[each.lost],
+        )
+        for index, each in measured
+    ]
+
+
 def verdict(measured: Sequence[Measured]) -> Verdict | None:
     """Return the worker that is too slow; None where there is none, or too many differ for one to be the fault."""
     return _lost(measured) or _slow_product(measured) or _slow_link(measured)
