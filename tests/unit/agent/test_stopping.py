@@ -163,7 +163,7 @@ def test_held_rank_passes_no_further_step(tmp_path: Path) -> None:
         held.append(hold_all([slot]))
         time.sleep(0.01)
         # A rank that saw the request at its next step takes that step back, late where it is not scheduled.
-        assert slot.passed <= held[-1] <= slot.passed + 1
+        until(lambda: slot.passed <= held[-1] <= slot.passed + 1, 10, "the rank to take its next step back")
         assert held[-1] >= held[-2] - 1
         slot.release()
         time.sleep(0.007)

@@ -138,7 +138,7 @@ async def test_attack_of_two_pods_delays_no_other_tenant(api: FakeApi, tmp_path:
         "lease_namespace": "home",
         "lease_duration_seconds": LEASE_SECONDS,
     }
-    async with asyncio.timeout(60), operator(api, **settings) as op:
+    async with asyncio.timeout(180), operator(api, **settings) as op:
         mallory = Tenant(api, issuer, "mallory", *(ADDRESS.format(FIRST_ADDRESS + n) for n in range(2)))
         await mallory.run()
         jobs = [Tenant(api, issuer, "lab", "127.0.0.11", "127.0.0.12", job=f"job{n}") for n in range(2 * RECOVERIES)]
