@@ -47,7 +47,7 @@ for step in range(300 if os.environ["TRAINYARD_ATTEMPT"] == "1" else 5):
 """
 """Rank 0 waits in gloo for rank 1, which takes part no more: no handler of its own runs."""
 FRESH = "test $(($(date +%s) - $(stat -c %Y /tmp/alive))) -lt 10"
-LIVENESS: Json = {"initialDelaySeconds": 5, "periodSeconds": 2, "failureThreshold": 2}
+LIVENESS: Json = {"initialDelaySeconds": 15, "periodSeconds": 2, "failureThreshold": 2, "timeoutSeconds": 5}
 
 
 def training(name: str, command: list[str], **container: Json) -> Json:
