@@ -67,6 +67,7 @@ all-long-tests:
 	@$(RUN) $(INSIDE) --namespaces frameworks-horovod python3 -m pytest -p no:cacheprovider tests/library/test_horovod.py
 	@$(RUN) python -m dev.localcluster down
 	@LONG=1 $(PYTEST) tests/host/test_release.py tests/host/test_cuda_image.py
+	@LONG=1 $(PYTEST) tests/api/test_real_schedulers.py
 	@LONG=1 RECIPES='*' $(PYTEST) tests/cluster/test_recipes.py tests/cluster/test_framework_faults.py tests/cluster/test_mpi_torch.py tests/cluster/test_preflight.py tests/cluster/test_elastic.py tests/cluster/test_elastic_training.py tests/cluster/test_mixed_capacity.py tests/cluster/test_autoscaling.py tests/cluster/test_network_policies.py tests/cluster/test_progress.py tests/cluster/test_storms.py tests/cluster/test_accelerators.py
 	@LONG=1 $(PYTEST) tests/api/test_kueue.py
 	@$(MAKE) --no-print-directory test-chaos

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.gang_scheduler import ALL, CPU, GANGS, GATES, PATHS
 from tests.api.nodes import Namespace
 from tests.api.plane import Plane, running
 from tests.api.process import operator
@@ -13,20 +14,11 @@ from tests.support.control_plane import RefusedError
 from tests.support.polling import until
 from tests.unit.helm.chart import Chart
 
-GATES = {"feature-gates": "GenericWorkload=true", "runtime-config": "scheduling.k8s.io/v1alpha2=true"}
-PATHS = {
-    "native": "scheduling.k8s.io/v1alpha2",
-    "volcano": "scheduling.volcano.sh/v1beta1",
-    "coscheduling": "scheduling.x-k8s.io/v1alpha1",
-}
 SPECS: dict[str, dict[str, Any]] = {
     "native": {"schedulingPolicy": {"gang": {"minCount": 2}}},
     "volcano": {"minMember": 2, "queue": "research", "minResources": {"cpu": "2"}},
     "coscheduling": {"minMember": 2},
 }
-GANGS = {"gangs": {"schedulers": [*PATHS]}}
-CPU = {"spec": {"containers": [{"name": "main", "image": "trainer:1", "resources": {"requests": {"cpu": "1"}}}]}}
-ALL = ",".join(PATHS)
 
 
 @pytest.fixture(scope="module")

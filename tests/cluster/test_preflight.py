@@ -39,8 +39,8 @@ def spread(name: str) -> Json:
 
 def nodes(kube: Kube, name: str) -> dict[str, str]:
     """Return the index of the worker on each node."""
-    pods = kube.pods(name)
-    return {pod["spec"]["nodeName"]: pod["metadata"]["labels"]["trainyard.dev/index"] for pod in pods}
+    placed = [pod for pod in kube.pods(name) if "nodeName" in pod["spec"]]
+    return {pod["spec"]["nodeName"]: pod["metadata"]["labels"]["trainyard.dev/index"] for pod in placed}
 
 
 @pytest.mark.parametrize(

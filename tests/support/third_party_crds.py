@@ -28,6 +28,8 @@ GANGS: Final = tools.Module(
     root=Path(__file__).parent,
     files=(
         ("volcano.sh/volcano", "config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml"),
+        ("volcano.sh/volcano", "config/crd/volcano/bases/scheduling.volcano.sh_queues.yaml"),
+        ("volcano.sh/volcano", "config/crd/volcano/bases/nodeinfo.volcano.sh_numatopologies.yaml"),
         ("sigs.k8s.io/scheduler-plugins", "config/crd/bases/scheduling.x-k8s.io_podgroups.yaml"),
     ),
 )
@@ -39,7 +41,7 @@ def crds() -> list[dict[str, Any]]:
 
 
 def gang_crds() -> list[dict[str, Any]]:
-    """Return the PodGroups of Volcano and of scheduler-plugins."""
+    """Return the PodGroups of Volcano and of scheduler-plugins, and what else the scheduler of Volcano reads."""
     return _read(GANGS)
 
 
